@@ -1,0 +1,62 @@
+"""Many agents that learn apart, as one program: any agent lifted over a leading agent axis.
+
+Parameters are stacked once, by `init`, and stay so. For callers that hold lists (one entry for
+each agent), the two public `parallel_` functions accept those too.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from worldloom.core import stack
+from worldloom.core.protocols import Agent, EnvSpec
+from worldloom.core.types import Array, Batch, Key, PyTree
+
+
+def init(agent: Agent, key: Key, spec: EnvSpec) -> PyTree:
+    """Learners of `spec.num_agents` agents, stacked; each from a key of its own."""
+    return jax.vmap(lambda k: agent.init(k, spec))(jax.random.split(key, spec.num_agents))
+
+
+def parallel_take_actions(
+    agent: Agent,
+    params: PyTree | Sequence[PyTree],
+    obs: PyTree | Sequence[PyTree],
+    keys: Key | Sequence[Key],
+    *,
+    explore: Array | float = 0.0,
+) -> Array:
+    """Every agent acts at once: actions (A, B) for obs (A, B, ...)."""
+    params, obs, keys = _stacked(params), _stacked(obs), _stacked(keys)
+
+    def one(p, o, k):
+        return agent.act(p, o, k, explore=explore)[0]
+
+    return jax.vmap(one)(params, obs, keys)
+
+
+def parallel_train_agents(
+    agent: Agent,
+    learners: PyTree | Sequence[PyTree],
+    batches: Batch | Sequence[Batch],
+    keys: Key | Sequence[Key],
+    *,
+    ready: Array | Sequence[bool] | None = None,
+) -> tuple[PyTree, PyTree]:
+    """One update of every agent at once; agents that are not `ready` (A,) stay as they are.
+
+    Metrics of agents that are not ready are NaN, the marker for "did not learn".
+    """
+    learners, batches, keys = _stacked(learners), _stacked(batches), _stacked(keys)
+    new, metrics = jax.vmap(agent.update)(learners, batches, keys)
+    if ready is None:
+        return new, metrics
+    mask = jnp.asarray(ready)
+    return stack.where(mask, new, learners), stack.where(
+        mask, metrics, jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), metrics)
+    )
+
+
+def _stacked(value: PyTree | Sequence[PyTree]) -> PyTree:
+    return stack.stack(value) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,1 @@
+"""The pure core: types, protocols and the functions every suite is built from."""

@@ -1,0 +1,121 @@
+"""What worlds, agents, memories, filters and sinks look like to each other.
+
+Environment functions take ``key, state, action, params`` in this order. Static things live on
+the object (`spec`, frozen configs); whatever may be traced or vmapped lives in `params`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from worldloom.core.spaces import Space
+from worldloom.core.types import Array, Batch, Key, PyTree, TimeStep, Transition
+
+TurnOrder = Literal["interleaved", "simultaneous"]
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What is static about a world.
+
+    `observation` and `action` are those of one agent. `turn_order` is part of the task: two
+    runs that differ in it must not be compared.
+    """
+
+    name: str
+    observation: Space
+    action: Space
+    num_agents: int = 1
+    horizon: int | None = None
+    turn_order: TurnOrder | None = None
+    num_frames: int = 1
+
+
+class Environment(Protocol):
+    """A world as pure functions; `step` never resets itself."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+    def default_params(self) -> PyTree: ...
+    def reset(self, key: Key, params: PyTree) -> tuple[PyTree, TimeStep]: ...
+    def step(
+        self, key: Key, state: PyTree, action: Array, params: PyTree
+    ) -> tuple[PyTree, TimeStep]: ...
+
+
+class TurnBased(Environment, Protocol):
+    """A world whose turn can be taken apart, so that later agents see what earlier ones did."""
+
+    def observe_agent(self, state: PyTree, i: Array, params: PyTree) -> PyTree:
+        """What agent `i` sees now."""
+        ...
+
+    def apply_agent(
+        self, key: Key, state: PyTree, i: Array, action: Array, params: PyTree
+    ) -> tuple[PyTree, Array]:
+        """Agent `i` acts; rewards (A,), because an act may pay others."""
+        ...
+
+    def apply_all(
+        self, key: Key, state: PyTree, action: Array, params: PyTree
+    ) -> tuple[PyTree, Array]:
+        """All agents act, action (A,), in the order the task prescribes; rewards (A,)."""
+        ...
+
+    def end_turn(self, key: Key, state: PyTree, params: PyTree) -> tuple[PyTree, Array, Array]:
+        """The world's own move; returns the state, terminated () and truncated ()."""
+        ...
+
+
+@dataclass(frozen=True)
+class PureEnv:
+    """An environment as one value of functions: what the transforms return.
+
+    The last four are None where a world is not turn based.
+    """
+
+    spec: EnvSpec
+    default_params: Callable[[], PyTree]
+    reset: Callable[[Key, PyTree], tuple[PyTree, TimeStep]]
+    step: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]]
+    observe_agent: Callable[..., Any] | None = None
+    apply_agent: Callable[..., Any] | None = None
+    apply_all: Callable[..., Any] | None = None
+    end_turn: Callable[..., Any] | None = None
+
+
+class Agent(Protocol):
+    """A learner as pure functions over a frozen config."""
+
+    def init(self, key: Key, spec: EnvSpec) -> PyTree: ...
+    def act(
+        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float
+    ) -> tuple[Array, PyTree]:
+        """Actions (B,) for obs (B, ...); `explore` is the chance of a random action."""
+        ...
+
+    def update(self, learner: PyTree, batch: Batch, key: Key) -> tuple[PyTree, PyTree]: ...
+
+
+class Replay(Protocol):
+    """A memory as pure functions over its state."""
+
+    def init(self, example: Transition) -> PyTree: ...
+    def add(self, replay: PyTree, transition: Transition) -> PyTree: ...
+    def sample(self, replay: PyTree, key: Key, batch_size: int) -> Batch: ...
+    def can_sample(self, replay: PyTree, batch_size: int = 1) -> Array: ...
+
+
+class SafetyFilter(Protocol):
+    """Turns a proposed action into one that may be executed, and says what it did."""
+
+    def __call__(
+        self, obs: PyTree, action: Array, constraints: PyTree, memory: PyTree
+    ) -> tuple[Array, PyTree, PyTree]: ...
+
+
+class Sink(Protocol):
+    """Takes a row of metrics on the host, between compiled chunks."""
+
+    def write(self, row: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,139 @@
+"""Playing worlds: the only scans over environment steps are in this file."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from worldloom.core.protocols import Environment, PureEnv, TurnBased
+from worldloom.core.types import Array, Key, PyTree, TimeStep, Turn
+
+# act(agent, obs, key) -> action: one agent's params, its observations (W, ...), actions (W,)
+ActFn = Callable[[PyTree, PyTree, Key], Array]
+
+
+def unroll(
+    env: Environment | PureEnv,
+    act: Callable[[PyTree, Key], Array],
+    key: Key,
+    state: PyTree,
+    timestep: TimeStep,
+    params: PyTree,
+    num_steps: int,
+) -> tuple[PyTree, TimeStep, tuple[PyTree, Array, TimeStep]]:
+    """Plays `num_steps` steps with `act(obs, key)`.
+
+    Returns the last state and time step, and (obs, action, time step after it), each with a
+    leading axis of `num_steps`.
+    """
+
+    def one(carry, step_key):
+        state, timestep = carry
+        act_key, env_key = jax.random.split(step_key)
+        action = act(timestep.obs, act_key)
+        state, after = env.step(env_key, state, action, params)
+        return (state, after), (timestep.obs, action, after)
+
+    keys = jax.random.split(key, num_steps)
+    (state, timestep), steps = jax.lax.scan(one, (state, timestep), keys)
+    return state, timestep, steps
+
+
+def agent_turn(
+    env: TurnBased | PureEnv,
+    act: ActFn,
+    key: Key,
+    state: PyTree,
+    i: Array | int,
+    agent: PyTree,
+    params: PyTree,
+) -> tuple[PyTree, tuple[PyTree, Array, Array]]:
+    """Agent `i` of a batched, frame-stacked world looks and acts.
+
+    Returns the state and (newest frame (W, *frame), action (W,), rewards (W, A)).
+    """
+    choose_key, apply_key = jax.random.split(key)
+    obs = env.observe_agent(state, i, params)
+    action = act(agent, obs, choose_key)
+    state, reward = env.apply_agent(apply_key, state, i, action, params)
+    return state, (obs[:, -1], action, reward)
+
+
+def turn_keys(key: Key, num_agents: int) -> tuple[Key, Key]:
+    """The keys of one turn: one for each agent (A,), and one for the world's own move."""
+    keys = jax.random.split(key, num_agents + 1)
+    return keys[:-1], keys[-1]
+
+
+def play_turn(
+    env: TurnBased | PureEnv,
+    act: ActFn,
+    key: Key,
+    state: PyTree,
+    agents: PyTree,
+    params: PyTree,
+) -> tuple[PyTree, Turn]:
+    """One turn of every agent in a batched world, in the order the task prescribes.
+
+    `agents` is whatever `act` needs of each agent, stacked on a leading axis.
+    """
+    keys, world_key = turn_keys(key, env.spec.num_agents)
+    apply_key, end_key = jax.random.split(world_key)
+    indices = jnp.arange(env.spec.num_agents)
+    if env.spec.turn_order == "interleaved":
+
+        def one(state, x):
+            i, agent, k = x
+            return agent_turn(env, act, k, state, i, agent, params)
+
+        state, (frame, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
+        reward = paid.sum(axis=0).T
+    else:
+        choose_keys = jax.vmap(lambda k: jax.random.split(k)[0])(keys)
+        obs = jax.vmap(env.observe_agent, (None, 0, None))(state, indices, params)
+        action = jax.vmap(act)(agents, obs, choose_keys)
+        state, paid = env.apply_all(apply_key, state, action.T, params)
+        frame, reward = obs[:, :, -1], paid.T
+    state, terminated, truncated = env.end_turn(end_key, state, params)
+    return state, Turn(frame, action, reward, terminated, truncated)
+
+
+def play_turns(
+    env: TurnBased | PureEnv,
+    act: ActFn,
+    keys: Key,
+    state: PyTree,
+    agents: PyTree,
+    params: PyTree,
+    watch: Callable[[PyTree], PyTree] = lambda state: (),
+) -> tuple[PyTree, Turn, Any]:
+    """As many turns as there are `keys`; `watch(state)` is recorded before each turn.
+
+    Returns the last state, the turns (T, ...) and what was watched (T, ...).
+    """
+
+    def one(state, key):
+        seen = watch(state)
+        state, turn = play_turn(env, act, key, state, agents, params)
+        return state, (turn, seen)
+
+    state, (turns, seen) = jax.lax.scan(one, state, keys)
+    return state, turns, seen
+
+
+def run_episode_batch(
+    env: TurnBased | PureEnv,
+    act: ActFn,
+    key: Key,
+    agents: PyTree,
+    params: PyTree,
+    num_turns: int,
+    watch: Callable[[PyTree], PyTree] = lambda state: (),
+) -> tuple[PyTree, Turn, Any]:
+    """Resets a batched world and plays `num_turns` turns in it."""
+    reset_key, play_key = jax.random.split(key)
+    state, _ = env.reset(reset_key, params)
+    keys = jax.random.split(play_key, num_turns)
+    return play_turns(env, act, keys, state, agents, params, watch)
+

@@ -1,0 +1,323 @@
+"""Functions from environment to environment. There is no wrapper class to inherit from.
+
+`frame_stack` needs a turn-based world; the others take any, and keep turn-based ones turn based.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldloom.core import stack
+from worldloom.core.protocols import Environment, PureEnv, TurnBased
+from worldloom.core.spaces import Box
+from worldloom.core.types import Array, Key, PyTree, TimeStep
+
+
+def as_pure(env: Environment | PureEnv) -> PureEnv:
+    """The functions of any environment, gathered in one value."""
+    if isinstance(env, PureEnv):
+        return env
+    turns = {
+        name: getattr(env, name, None)
+        for name in ("observe_agent", "apply_agent", "apply_all", "end_turn")
+    }
+    return PureEnv(env.spec, env.default_params, env.reset, env.step, **turns)
+
+
+# Turn-based worlds -----------------------------------------------------------------------------
+
+
+def observe_all(env: TurnBased | PureEnv, state: PyTree, params: PyTree) -> PyTree:
+    """What every agent sees now, (A, ...)."""
+    agents = jnp.arange(env.spec.num_agents)
+    return jax.vmap(env.observe_agent, (None, 0, None))(state, agents, params)
+
+
+def apply_in_order(
+    env: Any, key: Key, state: PyTree, action: Array, params: PyTree
+) -> tuple[PyTree, Array]:
+    """Agents 0 .. A-1 act one after the other; rewards (A,) summed over the turn."""
+    num_agents = env.spec.num_agents
+
+    def one(carry, x):
+        state, reward = carry
+        i, a, k = x
+        state, paid = env.apply_agent(k, state, i, a, params)
+        return (state, reward + paid), None
+
+    keys = jax.random.split(key, num_agents)
+    zero = jnp.zeros((num_agents,), jnp.float32)
+    agents = jnp.arange(num_agents)
+    (state, reward), _ = jax.lax.scan(one, (state, zero), (agents, action, keys))
+    return state, reward
+
+
+def first_step(env: Any, state: PyTree, params: PyTree) -> TimeStep:
+    """The time step of a fresh turn-based world: observations, no reward, not over."""
+    obs = observe_all(env, state, params)
+    reward = jnp.zeros((env.spec.num_agents,), jnp.float32)
+    no = jnp.asarray(False)
+    return TimeStep(obs, reward, no, no, obs, ())
+
+
+def step_by_turn(
+    env: Any, key: Key, state: PyTree, action: Array, params: PyTree
+) -> tuple[PyTree, TimeStep]:
+    """`step` of a turn-based world: all act, the world moves, all look."""
+    act_key, end_key = jax.random.split(key)
+    state, reward = env.apply_all(act_key, state, action, params)
+    state, terminated, truncated = env.end_turn(end_key, state, params)
+    obs = observe_all(env, state, params)
+    return state, TimeStep(obs, reward, terminated, truncated, obs, ())
+
+
+@struct.dataclass
+class FrameStackState:
+    inner: PyTree
+    past: Array  # (A, n-1, *frame): what each agent saw before, oldest first, zeros at the start
+
+
+def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
+    """Each agent sees its last `num_frames` frames, (n, *frame), oldest first.
+
+    The stack is part of the state and starts from zeros, so no frame of an earlier episode can
+    leak into a new one.
+    """
+    if num_frames < 1:
+        raise ValueError(f"frame_stack: num_frames={num_frames}; it must be at least 1")
+    inner = as_pure(env)
+    frame = inner.spec.observation
+    if not isinstance(frame, Box) or inner.observe_agent is None:
+        raise ValueError(f"frame_stack: {inner.spec.name} is not a turn-based world of boxes")
+    spec = replace(
+        inner.spec,
+        observation=replace(frame, shape=(num_frames, *frame.shape)),
+        num_frames=num_frames,
+    )
+
+    def fresh(state):
+        past = jnp.zeros((spec.num_agents, num_frames - 1, *frame.shape), frame.dtype)
+        return FrameStackState(state, past)
+
+    def observe_agent(state, i, params):
+        now = inner.observe_agent(state.inner, i, params)
+        return jnp.concatenate([state.past[i], now[None]])
+
+    def apply_agent(key, state, i, action, params):
+        seen = observe_agent(state, i, params)
+        new, reward = inner.apply_agent(key, state.inner, i, action, params)
+        return FrameStackState(new, state.past.at[i].set(seen[1:])), reward
+
+    def apply_all(key, state, action, params):
+        if spec.turn_order == "interleaved":
+            return apply_in_order(made, key, state, action, params)
+        seen = observe_all(made, state, params)
+        new, reward = inner.apply_all(key, state.inner, action, params)
+        return FrameStackState(new, seen[:, 1:]), reward
+
+    def end_turn(key, state, params):
+        new, terminated, truncated = inner.end_turn(key, state.inner, params)
+        return state.replace(inner=new), terminated, truncated
+
+    def reset(key, params):
+        state = fresh(inner.reset(key, params)[0])
+        return state, first_step(made, state, params)
+
+    def step(key, state, action, params):
+        return step_by_turn(made, key, state, action, params)
+
+    made = PureEnv(
+        spec, inner.default_params, reset, step, observe_agent, apply_agent, apply_all, end_turn
+    )
+    return made
+
+
+@struct.dataclass
+class TimeLimitState:
+    inner: PyTree
+    elapsed: Array
+
+
+def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
+    """Truncates after `horizon` steps (turns). Time running out is not the task ending."""
+    if horizon < 1:
+        raise ValueError(f"time_limit: horizon={horizon}; it must be at least 1")
+    inner = as_pure(env)
+    spec = replace(inner.spec, horizon=horizon)
+
+    def reset(key, params):
+        state, timestep = inner.reset(key, params)
+        return TimeLimitState(state, jnp.int32(0)), timestep
+
+    def step(key, state, action, params):
+        new, timestep = inner.step(key, state.inner, action, params)
+        elapsed = state.elapsed + 1
+        late = (elapsed >= horizon) & ~timestep.terminated
+        timestep = timestep.replace(truncated=timestep.truncated | late)
+        return TimeLimitState(new, elapsed), timestep
+
+    def observe_agent(state, i, params):
+        return inner.observe_agent(state.inner, i, params)
+
+    def apply_agent(key, state, i, action, params):
+        new, reward = inner.apply_agent(key, state.inner, i, action, params)
+        return state.replace(inner=new), reward
+
+    def apply_all(key, state, action, params):
+        new, reward = inner.apply_all(key, state.inner, action, params)
+        return state.replace(inner=new), reward
+
+    def end_turn(key, state, params):
+        new, terminated, truncated = inner.end_turn(key, state.inner, params)
+        elapsed = state.elapsed + 1
+        late = (elapsed >= horizon) & ~terminated
+        return TimeLimitState(new, elapsed), terminated, truncated | late
+
+    made = PureEnv(spec, inner.default_params, reset, step)
+    if inner.observe_agent is None:
+        return made
+    return replace(
+        made,
+        observe_agent=observe_agent,
+        apply_agent=apply_agent,
+        apply_all=apply_all,
+        end_turn=end_turn,
+    )
+
+
+# Any world -------------------------------------------------------------------------------------
+
+
+def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
+    """`num_worlds` independent worlds on a leading axis, with shared params."""
+    inner = as_pure(env)
+
+    def split(key):
+        return jax.random.split(key, num_worlds)
+
+    def reset(key, params):
+        return jax.vmap(inner.reset, (0, None))(split(key), params)
+
+    def step(key, state, action, params):
+        return jax.vmap(inner.step, (0, 0, 0, None))(split(key), state, action, params)
+
+    made = PureEnv(inner.spec, inner.default_params, reset, step)
+    if inner.observe_agent is None:
+        return made
+
+    def observe_agent(state, i, params):
+        return jax.vmap(inner.observe_agent, (0, None, None))(state, i, params)
+
+    def apply_agent(key, state, i, action, params):
+        act = jax.vmap(inner.apply_agent, (0, 0, None, 0, None))
+        return act(split(key), state, i, action, params)
+
+    def apply_all(key, state, action, params):
+        return jax.vmap(inner.apply_all, (0, 0, 0, None))(split(key), state, action, params)
+
+    def end_turn(key, state, params):
+        return jax.vmap(inner.end_turn, (0, 0, None))(split(key), state, params)
+
+    return replace(
+        made,
+        observe_agent=observe_agent,
+        apply_agent=apply_agent,
+        apply_all=apply_all,
+        end_turn=end_turn,
+    )
+
+
+@struct.dataclass
+class AutoResetState:
+    inner: PyTree
+    starts: PyTree  # remembered first states and observations; () in fresh mode
+
+
+def autoreset(
+    env: Environment | PureEnv,
+    mode: Literal["fresh", "cached", "pool"] = "fresh",
+    pool_size: int = 16,
+) -> PureEnv:
+    """Starts a new episode when one ends; `final_obs` keeps what the agent saw last.
+
+    fresh: draws a new start in every step, and uses it where one is needed: exact, and as dear
+    as the reset. cached: always returns to the episode's first start: cheap, no variety.
+    pool: picks among `pool_size` starts drawn at the first reset.
+    """
+    if mode not in ("fresh", "cached", "pool"):
+        raise ValueError(f"autoreset: mode={mode!r}; use 'fresh', 'cached' or 'pool'")
+    inner = as_pure(env)
+
+    def reset(key, params):
+        if mode == "fresh":
+            state, timestep = inner.reset(key, params)
+            return AutoResetState(state, ()), timestep
+        count = pool_size if mode == "pool" else 1
+        states, timesteps = jax.vmap(inner.reset, (0, None))(jax.random.split(key, count), params)
+        state, timestep = stack.index((states, timesteps), 0)
+        return AutoResetState(state, (states, timesteps.obs)), timestep
+
+    def step(key, state, action, params):
+        step_key, start_key = jax.random.split(key)
+        new, timestep = inner.step(step_key, state.inner, action, params)
+        if mode == "fresh":
+            start, first = inner.reset(start_key, params)
+            start_obs = first.obs
+        else:
+            pick = jax.random.randint(start_key, (), 0, stack.size(state.starts))
+            start, start_obs = stack.index(state.starts, pick)
+        done = timestep.terminated | timestep.truncated
+        new = stack.where(done, start, new)
+        obs = stack.where(done, start_obs, timestep.obs)
+        timestep = timestep.replace(obs=obs, final_obs=timestep.obs)
+        return AutoResetState(new, state.starts), timestep
+
+    return PureEnv(inner.spec, inner.default_params, reset, step)
+
+
+@struct.dataclass
+class EpisodeStats:
+    """Return and length of the running episode and of the last one that ended."""
+
+    episode_return: Array
+    episode_length: Array
+    last_return: Array
+    last_length: Array
+    inner: PyTree  # the world's own info
+
+
+@struct.dataclass
+class EpisodeStatsState:
+    inner: PyTree
+    stats: EpisodeStats
+
+
+def episode_stats(env: Environment | PureEnv) -> PureEnv:
+    """Counts return and length into `info`; place it outside of `autoreset`."""
+    inner = as_pure(env)
+
+    def reset(key, params):
+        state, timestep = inner.reset(key, params)
+        zero, none = jnp.zeros_like(timestep.reward), jnp.int32(0)
+        stats = EpisodeStats(zero, none, zero, none, timestep.info)
+        return EpisodeStatsState(state, stats.replace(inner=())), timestep.replace(info=stats)
+
+    def step(key, state, action, params):
+        new, timestep = inner.step(key, state.inner, action, params)
+        old = state.stats
+        total = old.episode_return + timestep.reward
+        length = old.episode_length + 1
+        done = timestep.terminated | timestep.truncated
+        stats = EpisodeStats(
+            episode_return=jnp.where(done, 0, total),
+            episode_length=jnp.where(done, 0, length),
+            last_return=jnp.where(done, total, old.last_return),
+            last_length=jnp.where(done, length, old.last_length),
+            inner=timestep.info,
+        )
+        return EpisodeStatsState(new, stats.replace(inner=())), timestep.replace(info=stats)
+
+    return PureEnv(inner.spec, inner.default_params, reset, step)

@@ -1,0 +1,81 @@
+"""The records that flow between worlds, memories and learners."""
+
+from typing import Any
+
+import jax
+from flax import struct
+
+Array = jax.Array
+Key = jax.Array  # a typed PRNG key, made by jax.random.key
+PyTree = Any
+
+
+@struct.dataclass
+class TimeStep:
+    """What a world answers to one step.
+
+    With A agents `reward` is (A,) and `obs` has a leading agent axis; `terminated` and
+    `truncated` are () and speak for the whole world.
+    """
+
+    obs: PyTree
+    reward: Array
+    terminated: Array  # the task ended
+    truncated: Array  # time ran out: bootstrap from final_obs
+    final_obs: PyTree  # the observation before an automatic reset
+    info: PyTree
+
+
+@struct.dataclass
+class Turn:
+    """One turn of A agents in W worlds, as the turn loop records it.
+
+    frame (A, W, *frame), action (A, W), reward (A, W), terminated (W,), truncated (W,).
+    """
+
+    frame: PyTree
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+
+@struct.dataclass
+class Transition:
+    """One row of an agent's memory: what it saw, did and was paid.
+
+    `first` opens an episode. `final` marks a row that only holds the last observation of an
+    episode, so that the step before it has something to bootstrap from.
+    """
+
+    frame: PyTree
+    action: Array
+    reward: Array
+    terminated: Array
+    first: Array
+    final: Array
+
+
+@struct.dataclass
+class Batch:
+    """What a learner consumes: n-step returns with the discount of the bootstrap value.
+
+    obs and next_obs (B, frames, *frame), action (B,), reward (B,), discount (B,).
+    """
+
+    obs: PyTree
+    action: Array
+    reward: Array
+    discount: Array
+    next_obs: PyTree
+
+
+@struct.dataclass
+class RunState:
+    """A whole experiment as one pytree: the thing that is checkpointed."""
+
+    learner: PyTree
+    worlds: PyTree
+    replay: PyTree
+    key: Key
+    epoch: Array

@@ -1,0 +1,1 @@
+"""Worlds: pure rules, no networks, no replay."""

@@ -1,0 +1,1 @@
+"""Multi-agent gridworlds in which every agent has a network of its own."""

@@ -1,0 +1,67 @@
+"""What agents and people see of a gridworld: windows, whole maps, colours, text."""
+
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom.core.types import Array
+
+if TYPE_CHECKING:
+    from worldloom.envs.grid.world import GridState, GridWorld
+
+
+def frame(world: "GridWorld", state: "GridState", i: Array) -> Array:
+    """One agent's view, (C, h, w): a window around it, or the whole map and where it is."""
+    if world.radius is None:
+        seen = state.layers
+    else:
+        seen = window(world, state, state.position[i])
+    picture = one_hot(world, seen) if world.view == "onehot" else rgb(world, seen)
+    if world.radius is not None:
+        return picture
+    row, column = state.position[i]
+    rows, columns = jnp.arange(world.shape[0]), jnp.arange(world.shape[1])
+    self_channel = (rows[:, None] == row) & (columns[None, :] == column)
+    return jnp.concatenate([picture, self_channel[None].astype(picture.dtype)])
+
+
+def window(world: "GridWorld", state: "GridState", center: Array) -> Array:
+    """(L, 2r+1, 2r+1) kinds around a cell; off the map stands `outside` on the top layer."""
+    height, width = world.shape
+    reach = jnp.arange(-world.radius, world.radius + 1)
+    rows, columns = center[0] + reach, center[1] + reach
+    inside = ((rows >= 0) & (rows < height))[:, None] & ((columns >= 0) & (columns < width))
+    cells = rows.clip(0, height - 1)[:, None] * width + columns.clip(0, width - 1)
+    seen = state.layers.reshape(len(world.maps), -1)[:, cells]
+    beyond = np.zeros(len(world.maps), np.int8)
+    beyond[-1] = world.index[world.outside]
+    return jnp.where(inside, seen, beyond[:, None, None])
+
+
+def one_hot(world: "GridWorld", layers: Array) -> Array:
+    """(C, h, w) uint8: how many layers show each channel's kind in each cell."""
+    kinds = jnp.asarray(world.channel_kinds)[:, None, None]
+    # A sum in Python over the few layers keeps everything in one fused elementwise loop.
+    return sum((layer[None] == kinds).astype(jnp.uint8) for layer in layers)
+
+
+def rgb(world: "GridWorld", layers: Array) -> Array:
+    """(3, h, w) float32 in [0, 1]: colours of the layers added up and cut at white."""
+    colors = np.array([kind.color for kind in world.kinds], np.float32)
+    colors[[world.index[name] for name in world.unseen]] = 0.0
+    total = jnp.asarray(colors)[layers.astype(jnp.int32)].sum(axis=0)
+    return jnp.moveaxis(jnp.minimum(total, 255.0) / 255.0, -1, 0)
+
+
+def ascii_map(world: "GridWorld", state: "GridState") -> str:
+    """The map as text: the topmost thing of each cell, agents as digits (0 to 9, then letters)."""
+    layers = np.asarray(state.layers)
+    top = layers[0]
+    for layer in layers[1:]:
+        top = np.where(layer == 0, top, layer)
+    rows = [[world.kinds[kind].glyph for kind in row] for row in top]
+    names = "0123456789abcdefghijklmnopqrstuvwxyz"
+    for number, (row, column) in enumerate(np.asarray(state.position)):
+        rows[row][column] = names[number % len(names)]
+    return "\n".join("".join(row) for row in rows)

@@ -1,0 +1,68 @@
+"""Worlds by name."""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from worldloom.core.protocols import PureEnv
+
+# name -> (module:function, one line for people); the function makes the environment.
+_BUILT_IN: dict[str, tuple[str, str]] = {
+    "treasurehunt": (
+        "worldloom.envs.grid.treasurehunt:make",
+        "five short-sighted agents share a field in which gems appear",
+    ),
+}
+_REGISTERED: dict[str, tuple[Callable[..., PureEnv], str]] = {}
+
+
+def names() -> dict[str, str]:
+    """Every known world with its one-line description."""
+    known = {name: text for name, (_, text) in _BUILT_IN.items()}
+    return known | {name: text for name, (_, text) in _REGISTERED.items()}
+
+
+def register(name: str, maker: Callable[..., PureEnv], description: str = "") -> None:
+    """Makes `make(name, **options)` call `maker(**options)`."""
+    if name in names():
+        raise ValueError(f"register: there is already a world named {name!r}; choose another name")
+    _REGISTERED[name] = (maker, description)
+
+
+def maker(name: str) -> Callable[..., PureEnv]:
+    """The function that makes a world."""
+    if name in _REGISTERED:
+        return _REGISTERED[name][0]
+    if name not in _BUILT_IN:
+        raise ValueError(f"there is no world {name!r}; {suggest(name, list(names()))}")
+    module, function = _BUILT_IN[name][0].split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def make(name: str, **options: Any) -> PureEnv:
+    """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``."""
+    function = maker(name)
+    known = option_names(function)
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name} has no option {option!r}; {suggest(option, sorted(known))}")
+    return function(**options)
+
+
+def option_names(function: Callable[..., Any]) -> set[str]:
+    """Keyword options of a maker, and of the `world` function beside it that it hands **rules to."""
+    parameters = inspect.signature(function).parameters
+    found = {n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        world = getattr(inspect.getmodule(function), "world", None)
+        if world is not None:
+            found |= set(inspect.signature(world).parameters)
+    return found
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """'did you mean ...' or the list of what there is."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

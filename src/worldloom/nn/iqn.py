@@ -1,0 +1,67 @@
+"""The implicit quantile network: a dueling head over a cosine embedding of quantile levels."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from worldloom.core.types import Array, Key
+from worldloom.nn.layers import LayerNoise, Linear, NoisyLinear, layer_noise
+
+Noise = dict[str, LayerNoise]
+
+
+class IQNJAX(nn.Module):
+    """Quantiles of the return of each action (Dabney et al. 2018), with noisy, dueling heads.
+
+    Levels `taus` are (N,) when the whole batch shares them, or (B, N) for levels of its own in
+    every row. Sharing lets the embedding be computed once for the batch.
+    """
+
+    num_actions: int
+    hidden: int = 250
+    num_cosines: int = 64
+    noisy: bool = True
+
+    def setup(self):
+        self.head1 = Linear(self.hidden)
+        self.cos_embedding = Linear(self.hidden)
+        sigma = 0.017 if self.noisy else None
+        self.ff_1 = NoisyLinear(self.hidden, sigma)
+        self.advantage = NoisyLinear(self.num_actions, sigma)
+        self.value = NoisyLinear(1, sigma)
+
+    def calc_cos(self, taus: Array) -> Array:
+        """cos(pi i tau) for i = 1 .. num_cosines: taus (..., N) to (..., N, num_cosines)."""
+        i = jnp.arange(1, self.num_cosines + 1, dtype=jnp.float32)
+        return jnp.cos(jnp.pi * i * taus[..., None])
+
+    def __call__(self, x: Array, taus: Array, noise: Noise | None = None) -> Array:
+        """Quantiles (B, N, actions) of inputs x (B, features)."""
+        return self._dueling(self._features(x, taus, noise), noise)
+
+    def get_qvalues(self, x: Array, taus: Array, noise: Noise | None = None) -> Array:
+        """Expected returns (B, actions): the mean over the levels.
+
+        The heads are linear, so the mean is taken before them: one row instead of N.
+        """
+        return self._dueling(self._features(x, taus, noise).mean(axis=-2), noise)
+
+    def _features(self, x: Array, taus: Array, noise: Noise | None) -> Array:
+        state = nn.relu(self.head1(x))  # (B, hidden)
+        levels = nn.relu(self.cos_embedding(self.calc_cos(taus)))  # (N or B N, hidden)
+        mixed = state[:, None, :] * levels  # (B, N, hidden)
+        return nn.relu(self.ff_1(mixed, noise and noise["ff_1"]))
+
+    def _dueling(self, h: Array, noise: Noise | None) -> Array:
+        advantage = self.advantage(h, noise and noise["advantage"])
+        value = self.value(h, noise and noise["value"])
+        return value + advantage - advantage.mean(axis=-1, keepdims=True)
+
+    def sample_noise(self, key: Key) -> Noise:
+        """One draw of every noisy layer's perturbation."""
+        keys = jax.random.split(key, 3)
+        return {
+            "ff_1": layer_noise(keys[0], self.hidden, self.hidden),
+            "advantage": layer_noise(keys[1], self.hidden, self.num_actions),
+            "value": layer_noise(keys[2], self.hidden, 1),
+        }

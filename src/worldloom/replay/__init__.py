@@ -1,0 +1,1 @@
+"""Memories: an online ring of frames, and offline data sets."""

@@ -1,0 +1,1 @@
+"""Training: three loops over one chunk driver, and what surrounds them on the host."""
