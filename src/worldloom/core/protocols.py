@@ -71,13 +71,15 @@ class TurnBased(Environment, Protocol):
 class PureEnv:
     """An environment as one value of functions: what the transforms return.
 
-    The last four are None where a world is not turn based.
+    `base` is the world itself under all transforms, for rendering and tables. The last four are
+    None where a world is not turn based.
     """
 
     spec: EnvSpec
     default_params: Callable[[], PyTree]
     reset: Callable[[Key, PyTree], tuple[PyTree, TimeStep]]
     step: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]]
+    base: Any
     observe_agent: Callable[..., Any] | None = None
     apply_agent: Callable[..., Any] | None = None
     apply_all: Callable[..., Any] | None = None

@@ -136,4 +136,3 @@ def run_episode_batch(
     state, _ = env.reset(reset_key, params)
     keys = jax.random.split(play_key, num_turns)
     return play_turns(env, act, keys, state, agents, params, watch)
-

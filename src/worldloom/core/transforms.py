@@ -24,7 +24,14 @@ def as_pure(env: Environment | PureEnv) -> PureEnv:
         name: getattr(env, name, None)
         for name in ("observe_agent", "apply_agent", "apply_all", "end_turn")
     }
-    return PureEnv(env.spec, env.default_params, env.reset, env.step, **turns)
+    return PureEnv(env.spec, env.default_params, env.reset, env.step, env, **turns)
+
+
+def base_state(state: PyTree) -> PyTree:
+    """The state of the world itself, under the states of all transforms."""
+    while hasattr(state, "inner"):
+        state = state.inner
+    return state
 
 
 # Turn-based worlds -----------------------------------------------------------------------------
@@ -130,8 +137,9 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         return step_by_turn(made, key, state, action, params)
 
     made = PureEnv(
-        spec, inner.default_params, reset, step, observe_agent, apply_agent, apply_all, end_turn
-    )
+        spec, inner.default_params, reset, step, inner.base,
+        observe_agent, apply_agent, apply_all, end_turn,
+    )  # fmt: skip
     return made
 
 
@@ -176,7 +184,7 @@ def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
         late = (elapsed >= horizon) & ~terminated
         return TimeLimitState(new, elapsed), terminated, truncated | late
 
-    made = PureEnv(spec, inner.default_params, reset, step)
+    made = PureEnv(spec, inner.default_params, reset, step, inner.base)
     if inner.observe_agent is None:
         return made
     return replace(
@@ -204,7 +212,7 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
     def step(key, state, action, params):
         return jax.vmap(inner.step, (0, 0, 0, None))(split(key), state, action, params)
 
-    made = PureEnv(inner.spec, inner.default_params, reset, step)
+    made = PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
     if inner.observe_agent is None:
         return made
 
@@ -275,7 +283,7 @@ def autoreset(
         timestep = timestep.replace(obs=obs, final_obs=timestep.obs)
         return AutoResetState(new, state.starts), timestep
 
-    return PureEnv(inner.spec, inner.default_params, reset, step)
+    return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
 
 
 @struct.dataclass
@@ -320,4 +328,4 @@ def episode_stats(env: Environment | PureEnv) -> PureEnv:
         )
         return EpisodeStatsState(new, stats.replace(inner=())), timestep.replace(info=stats)
 
-    return PureEnv(inner.spec, inner.default_params, reset, step)
+    return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)

@@ -77,7 +77,11 @@ def world(
 
 
 def make(
-    *, items: Literal["gems", "mixed"] = "gems", horizon: int | None = None, num_frames: int = 1, **rules
+    *,
+    items: Literal["gems", "mixed"] = "gems",
+    horizon: int | None = None,
+    num_frames: int = 1,
+    **rules,
 ) -> PureEnv:
     """Treasure hunt with frame stacks that start from zeros and a truncation at `horizon`."""
     turns = horizon or (50 if items == "gems" else 100)

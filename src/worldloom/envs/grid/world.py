@@ -98,8 +98,7 @@ class GridWorld:
             raise ValueError(f"{self.name}: no kind has the glyph {unknown[0]!r} used in a map")
         if self.turn_order not in ("interleaved", "simultaneous"):
             raise ValueError(
-                f"{self.name}: turn_order={self.turn_order!r}; "
-                "use 'interleaved' or 'simultaneous'"
+                f"{self.name}: turn_order={self.turn_order!r}; use 'interleaved' or 'simultaneous'"
             )
         if self.view not in ("onehot", "rgb"):
             raise ValueError(f"{self.name}: view={self.view!r}; use 'onehot' or 'rgb'")
@@ -173,7 +172,8 @@ class GridWorld:
         return tuple(
             layer
             for layer in range(len(self.maps))
-            if sources & (set(np.unique(self.start_layers[layer])) | ({0} if layer == top else set()))
+            if sources
+            & (set(np.unique(self.start_layers[layer])) | ({0} if layer == top else set()))
         )
 
     @cached_property
@@ -354,7 +354,9 @@ class GridWorld:
 def bordered(height: int, width: int, wall: str, inside: str) -> tuple[str, ...]:
     """A map of `inside` with a border of `wall`."""
     if height < 3 or width < 3:
-        raise ValueError(f"a world of {height}x{width} has no room inside its walls; use 3x3 or more")
+        raise ValueError(
+            f"a world of {height}x{width} has no room inside its walls; use 3x3 or more"
+        )
     full, row = wall * width, wall + inside * (width - 2) + wall
     return (full, *[row] * (height - 2), full)
 
