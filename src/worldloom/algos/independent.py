@@ -53,9 +53,12 @@ def parallel_train_agents(
     if ready is None:
         return new, metrics
     mask = jnp.asarray(ready)
-    return stack.where(mask, new, learners), stack.where(
-        mask, metrics, jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), metrics)
-    )
+    return stack.where(mask, new, learners), stack.where(mask, metrics, nothing_learned(metrics))
+
+
+def nothing_learned(metrics: PyTree) -> PyTree:
+    """Metrics of an agent that did not learn: NaN throughout."""
+    return jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)
 
 
 def _stacked(value: PyTree | Sequence[PyTree]) -> PyTree:

@@ -108,12 +108,10 @@ class Loop:
             learner = jax.vmap(self.agent.start_epoch, (0, None))(learner, run.epoch)
         return run.replace(worlds=worlds, learner=learner)
 
-    def turn(self, run: RunState, key: Key) -> tuple[RunState, Turn]:
-        """One turn of every agent in every world."""
-        act = self.act(self.epsilon_at(run.epoch))
-        agents = run.learner.params
-        worlds, turn = play_turn(self.worlds, act, key, run.worlds, agents, self.params)
-        return run.replace(worlds=worlds), turn
+    def turn(self, worlds: PyTree, agents: PyTree, key: Key, epoch: Array) -> tuple[PyTree, Turn]:
+        """One turn of every agent, given as stacked parameters, in every world."""
+        act = self.act(self.epsilon_at(epoch))
+        return play_turn(self.worlds, act, key, worlds, agents, self.params)
 
     def remember(self, run: RunState, turns: Turn) -> RunState:
         """Writes the turns (T, ...) and the last observation into every agent's memory."""

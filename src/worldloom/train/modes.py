@@ -1,0 +1,235 @@
+"""Three ways to execute the same epochs; they differ only in how much XLA sees at once.
+
+jax_sequential: Python loops over turns and agents, one small jitted call each.
+jax_parallel: Python loops over turns, one call for all agents; one call for all updates.
+jax_fused: whole epochs, as many as asked, in one XLA program.
+
+All are made of the pure functions of `Loop` and draw from the same keys, so with equal
+parameters they choose equal actions. A driver owns the `RunState` it is given: its buffers are
+donated to the next epoch.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom.algos import independent
+from worldloom.core import stack
+from worldloom.core.rollout import agent_turn, turn_keys
+from worldloom.core.types import PyTree, RunState, Turn
+from worldloom.train.online import EpochMetrics, Loop, agent_keys
+
+Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"]
+JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
+MODES: tuple[Mode, ...] = ("torch_sequential", *JAX_MODES)
+
+
+class Driver(Protocol):
+    """Advances a run by some epochs, and knows how long it spent compiling."""
+
+    compile_seconds: float
+
+    def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
+        """Plays and learns `epochs` epochs; metrics (epochs, ...) on the host."""
+        ...
+
+
+def make_driver(loop: Loop, mode: Mode, chunk: int = 10) -> Driver:
+    """The driver of one of the JAX modes; `chunk` bounds the epochs of one fused program."""
+    if mode == "jax_fused":
+        return Fused(loop, chunk)
+    if mode == "jax_parallel":
+        return Parallel(loop)
+    if mode == "jax_sequential":
+        return Sequential(loop)
+    raise ValueError(f"make_driver: mode={mode!r}; use one of {', '.join(JAX_MODES)}")
+
+
+def _to_host(rows: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
+
+
+class _Jitted:
+    """A jitted function that compiles ahead of its first call and counts the seconds."""
+
+    def __init__(self, function: Callable[..., Any], donate: tuple[int, ...] = ()):
+        self._jit = jax.jit(function, donate_argnums=donate)
+        self._compiled: Any = None
+        self.compile_seconds = 0.0
+
+    def __call__(self, *args: Any) -> Any:
+        if self._compiled is None:
+            start = time.perf_counter()
+            self._compiled = self._jit.lower(*args).compile()
+            self.compile_seconds = time.perf_counter() - start
+        return self._compiled(*args)
+
+
+class Fused:
+    """Whole epochs in one program. How many is an argument, so any number compiles once."""
+
+    def __init__(self, loop: Loop, chunk: int = 10):
+        self.loop, self.chunk = loop, chunk
+        self._run = _Jitted(self._epochs, donate=(0,))
+
+    @property
+    def compile_seconds(self) -> float:
+        return self._run.compile_seconds
+
+    def _epochs(self, run: RunState, count: jax.Array) -> tuple[RunState, EpochMetrics]:
+        shapes = jax.eval_shape(self.loop.epoch, run)[1]
+        blank = jax.tree.map(lambda x: jnp.zeros((self.chunk, *x.shape), x.dtype), shapes)
+
+        def one(i, carry):
+            run, rows = carry
+            run, row = self.loop.epoch(run)
+            return run, jax.tree.map(lambda all_, new: all_.at[i].set(new), rows, row)
+
+        return jax.lax.fori_loop(0, count, one, (run, blank))
+
+    def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
+        parts = []
+        while epochs > 0:
+            count = min(epochs, self.chunk)
+            run, rows = self._run(run, jnp.int32(count))
+            parts.append(jax.tree.map(partial(_first, count), rows))
+            epochs -= count
+        return run, jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _first(count: int, leaf: jax.Array) -> np.ndarray:
+    return np.asarray(leaf)[:count]
+
+
+class Parallel:
+    """Python over turns; all agents of a turn, and all updates, in one call each."""
+
+    def __init__(self, loop: Loop):
+        self.loop = loop
+        self._keys = _Jitted(loop.keys)
+        self._start = _Jitted(loop.start, donate=(0,))
+        self._turn = _Jitted(loop.turn, donate=(0,))
+        self._remember = _Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
+        self._ready = _Jitted(loop.ready)
+        self._update = _Jitted(loop.update, donate=(0,))
+        self._finish = _Jitted(
+            lambda run, turns, learned: loop.finish(run, stack.stack(turns), stack.stack(learned)),
+            donate=(0,),
+        )
+
+    @property
+    def compile_seconds(self) -> float:
+        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, _Jitted))
+
+    def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
+        rows = []
+        for _ in range(epochs):
+            keys = self._keys(run)
+            run = self._start(run, keys)
+            worlds, turns = run.worlds, []
+            for key in keys.turns:
+                worlds, turn = self._turn(worlds, run.learner.params, key, run.epoch)
+                turns.append(turn)
+            run = self._remember(run.replace(worlds=worlds), turns)
+            ready = self._ready(run)
+            learned = []
+            for key in keys.updates:
+                run, metrics = self._update(run, key, ready)
+                learned.append(metrics)
+            run, row = self._finish(run, turns, learned)
+            rows.append(row)
+        return run, _to_host(rows)
+
+
+class Sequential:
+    """Python over turns and over agents, as an object loop would, with jitted calls inside."""
+
+    def __init__(self, loop: Loop):
+        self.loop = loop
+        env, params = loop.worlds, loop.params
+        self._keys = _Jitted(loop.keys)
+        self._turn_keys = _Jitted(lambda key: _split_turn(key, env.spec.num_agents))
+        self._start = _Jitted(loop.start, donate=(0,))
+
+        def agent(worlds, i, agent, key, epoch):
+            act = loop.act(loop.epsilon_at(epoch))
+            return agent_turn(env, act, key, worlds, i, agent, params)
+
+        def act_all(worlds, agents, key, epoch):
+            return loop.turn(worlds, stack.stack(agents), key, epoch)
+
+        self._agent = _Jitted(agent, donate=(0,))
+        self._act_all = _Jitted(act_all, donate=(0,))
+        self._end_turn = _Jitted(lambda worlds, key: env.end_turn(key, worlds, params), (0,))
+        self._gather = _Jitted(_gather_turn)
+        self._remember = _Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
+        self._ready = _Jitted(loop.ready)
+        self._agent_keys = _Jitted(lambda key: agent_keys(key, env.spec.num_agents))
+        size = loop.agent.config.batch_size
+        self._sample = _Jitted(
+            lambda replay, i, key: loop.ring.sample(stack.index(replay, i), key, size)
+        )
+        self._learn = _Jitted(loop.agent.update, donate=(0,))
+        self._finish = _Jitted(loop.finish, donate=(0,))
+
+    @property
+    def compile_seconds(self) -> float:
+        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, _Jitted))
+
+    def _play_turn(self, worlds: PyTree, agents: list, key, epoch) -> tuple[PyTree, Turn]:
+        if self.loop.env.spec.turn_order == "simultaneous":
+            return self._act_all(worlds, agents, key, epoch)
+        keys, end_key = self._turn_keys(key)
+        seen = []
+        for i, (agent, agent_key) in enumerate(zip(agents, keys, strict=True)):
+            worlds, one = self._agent(worlds, jnp.int32(i), agent, agent_key, epoch)
+            seen.append(one)
+        worlds, terminated, truncated = self._end_turn(worlds, end_key)
+        return worlds, self._gather(seen, terminated, truncated)
+
+    def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
+        rows = []
+        for _ in range(epochs):
+            keys = self._keys(run)
+            run = self._start(run, keys)
+            learners = stack.unstack(run.learner)
+            agents = [learner.params for learner in learners]
+            worlds, turns = run.worlds, []
+            for key in keys.turns:
+                worlds, turn = self._play_turn(worlds, agents, key, run.epoch)
+                turns.append(turn)
+            run = self._remember(run.replace(worlds=worlds), turns)
+            ready = np.asarray(self._ready(run))
+            learned = []
+            for key in keys.updates:
+                sample_keys, learn_keys = self._agent_keys(key)
+                metrics = []
+                for i, learner in enumerate(learners):
+                    batch = self._sample(run.replay, jnp.int32(i), sample_keys[i])
+                    if ready[i]:
+                        learners[i], one = self._learn(learner, batch, learn_keys[i])
+                    else:
+                        shapes = jax.eval_shape(self.loop.agent.update, learner, batch, learn_keys[i])
+                        one = independent.nothing_learned(shapes[1])
+                    metrics.append(one)
+                learned.append(stack.stack(metrics))
+            run = run.replace(learner=stack.stack(learners))
+            run, row = self._finish(run, stack.stack(turns), stack.stack(learned))
+            rows.append(row)
+        return run, _to_host(rows)
+
+
+def _split_turn(key, num_agents):
+    """The keys of a turn, as `play_turn` splits them: agents' (A,) and the end of the turn."""
+    keys, world_key = turn_keys(key, num_agents)
+    return keys, jax.random.split(world_key)[1]
+
+
+def _gather_turn(seen: list, terminated: jax.Array, truncated: jax.Array) -> Turn:
+    frame, action, paid = stack.stack(seen)
+    return Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)
