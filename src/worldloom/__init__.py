@@ -3,4 +3,63 @@
 Everything is imported when first used: `import worldloom` itself imports no jax.
 """
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worldloom.core.protocols import PureEnv
+    from worldloom.train.evaluate import Evaluation
+    from worldloom.train.load import LoadedRun
+    from worldloom.train.runner import Run
+
 __version__ = "0.1.0"
+__all__ = ["evaluate", "load", "make", "register", "train"]
+
+
+def make(name: str, **options: Any) -> "PureEnv":
+    """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``."""
+    from worldloom.envs import registry
+
+    return registry.make(name, **options)
+
+
+def register(name: str, maker: "Callable[..., PureEnv]", description: str = "") -> None:
+    """Makes a world of yours known by name to `make`, `train` and the command line."""
+    from worldloom.envs import registry
+
+    registry.register(name, maker, description)
+
+
+def train(
+    env: str = "treasurehunt",
+    *,
+    world: dict[str, Any] | None = None,
+    out: str | Path | None = None,
+    report: bool = True,
+    **settings: Any,
+) -> "Run":
+    """Trains and writes a run folder: ``train("treasurehunt", epochs=100, seed=1)``.
+
+    `settings` are those of `worldloom.train.config.TrainConfig`; `out` is the run's folder, by
+    default a new one under runs/.
+    """
+    from worldloom.report.hooks import Pictures
+    from worldloom.train import runner
+    from worldloom.train.config import TrainConfig
+
+    config = TrainConfig(env=env, world=world or {}, **settings)
+    folder = Path(out) if out else runner.new_folder(Path("runs"), config)
+    return runner.run(config, folder, hooks=[Pictures()] if report else [])
+
+
+def load(folder: str | Path) -> "LoadedRun":
+    """The trained agents of a run: ``load("runs/X").act(obs)``."""
+    from worldloom.train.load import load_run
+
+    return load_run(Path(folder))
+
+
+def evaluate(folder: str | Path, episodes: int = 200, seed: int = 0) -> "Evaluation":
+    """Greedy scores of a run's newest checkpoint in fresh worlds."""
+    return load(folder).evaluate(episodes, seed)

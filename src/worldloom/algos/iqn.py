@@ -6,17 +6,19 @@ weights in every pass, 256 random levels when acting. The memory supplies its ga
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
+from worldloom.algos.metrics import LearnMetrics
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.iqn import IQNJAX, Noise
+from worldloom.nn.values import epsilon_greedy, flatten, huber, num_actions, take_action
 
 # Levels and weight noise of the three passes of a loss: online(s), online(s'), target(s').
 Levels = dict[str, Array]
@@ -68,19 +70,11 @@ class IQNConfig:
                 raise ValueError(f"iqn: {name}={getattr(self, name):g}; it must be positive")
 
 
-@struct.dataclass
-class IQNLearner:
+class IQNLearner(struct.PyTreeNode):
     params: PyTree
     target: PyTree
     opt_state: PyTree
     updates: Array
-
-
-@struct.dataclass
-class IQNMetrics:
-    loss: Array
-    grad_norm: Array
-    q_mean: Array
 
 
 @dataclass(frozen=True)
@@ -172,7 +166,9 @@ class IQN:
             noises = {n: self.network.sample_noise(k) for n, k in zip(PASSES, keys, strict=True)}
         return dict(zip(PASSES, taus, strict=True)), noises
 
-    def update(self, learner: IQNLearner, batch: Batch, key: Key) -> tuple[IQNLearner, IQNMetrics]:
+    def update(
+        self, learner: IQNLearner, batch: Batch, key: Key
+    ) -> tuple[IQNLearner, LearnMetrics]:
         """One gradient step, then the target follows."""
         taus, noises = self.draw(key)
         grad = jax.value_and_grad(self.loss, has_aux=True)
@@ -180,7 +176,7 @@ class IQN:
         steps, opt_state = self.optimiser.update(grads, learner.opt_state, learner.params)
         params = optax.apply_updates(learner.params, steps)
         target = optax.incremental_update(params, learner.target, self.config.target_rate)
-        metrics = IQNMetrics(loss, optax.global_norm(grads), q_mean)
+        metrics = LearnMetrics(loss, optax.tree.norm(grads), q_mean)
         return IQNLearner(params, target, opt_state, learner.updates + 1), metrics
 
     def start_epoch(self, learner: IQNLearner, epoch: Array) -> IQNLearner:
@@ -197,35 +193,13 @@ def midpoints(n: int) -> Array:
     return (jnp.arange(n, dtype=jnp.float32) + 0.5) / n
 
 
-def flatten(obs: Array) -> Array:
-    """(B, ...) to (B, features) float32."""
-    return obs.reshape(obs.shape[0], -1).astype(jnp.float32)
-
-
-def take_action(quantiles: Array, action: Array) -> Array:
-    """(B, N) of (B, N, actions): a one-hot sum, whose gradient is no scatter."""
-    chosen = action[:, None, None] == jnp.arange(quantiles.shape[-1])
-    return jnp.where(chosen, quantiles, 0.0).sum(axis=-1)
-
-
 def quantile_huber(now: Array, aim: Array, taus: Array) -> Array:
     """|tau - 1{aim < now}| huber(aim - now), (B, N, N'), for now (B, N) and aim (B, N')."""
     error = aim[:, None, :] - now[:, :, None]
-    size = jnp.abs(error)
-    huber = jnp.where(size <= 1.0, 0.5 * error * error, size - 0.5)
     taus = jnp.broadcast_to(taus, now.shape)[:, :, None]
-    return jnp.abs(taus - (error < 0.0)) * huber
-
-
-def epsilon_greedy(q: Array, key: Key, epsilon: Array | float) -> Array:
-    """The best action of each row of q (B, actions), or with chance `epsilon` any."""
-    count, num_actions = q.shape
-    u = draws.uniform(key, (2, count))
-    anything = jnp.minimum((u[1] * num_actions).astype(jnp.int32), num_actions - 1)
-    return jnp.where(u[0] < epsilon, anything, q.argmax(axis=-1).astype(jnp.int32))
+    return jnp.abs(taus - (error < 0.0)) * huber(error)
 
 
 def make(config: IQNConfig, spec: EnvSpec) -> IQN:
     """The agent for a world of `spec`."""
-    action: Any = spec.action
-    return IQN(config, action.n)
+    return IQN(config, num_actions(spec))

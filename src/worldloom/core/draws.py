@@ -3,7 +3,7 @@
 JAX's threefry spends about a hundred integer operations on each number, and as many lines of
 generated code on each call: in a batch of small worlds that is most of the step and most of the
 compile time. Here a typed key seeds a counter-based hash instead (two rounds of a 32-bit
-avalanche mixer with the multipliers of C. Wellons' "lowbias32" search). Each call hashes the
+avalanche mixer with multipliers from C. Wellons' "hash prospector" search). Each call hashes the
 counters 0 .. n-1 under the key's two words, so the same key gives the same numbers, and
 different keys, made by `jax.random.split` as always, give unrelated streams.
 """
@@ -24,6 +24,8 @@ def _mix(x: Array) -> Array:
 
 def bits(key: Key, shape: tuple[int, ...] = ()) -> Array:
     """Uniform uint32 of any shape."""
+    if key.shape:
+        raise ValueError(f"draws: one key is needed, got keys of shape {key.shape}; use jax.vmap")
     words = jax.random.key_data(key)
     counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
     return _mix(_mix(counter * jnp.uint32(0x9E3779B9) + words[0]) ^ words[-1])
@@ -36,10 +38,15 @@ def uniform(key: Key, shape: tuple[int, ...] = ()) -> Array:
 
 def integers(key: Key, shape: tuple[int, ...], n: int) -> Array:
     """Uniform int32 in 0 .. n-1, for n small beside 2**24."""
+    if not 1 <= n <= 2**24:
+        raise ValueError(f"draws.integers: n={n}; it must be between 1 and 2**24")
     return jnp.minimum((uniform(key, shape) * n).astype(jnp.int32), n - 1)
 
 
 def normal(key: Key, shape: tuple[int, ...] = ()) -> Array:
     """Standard normal float32 by the inverse of its distribution function."""
-    centred = uniform(key, shape) + jnp.float32(2.0**-25)  # never 0 or 1
-    return jnp.float32(math.sqrt(2.0)) * jax.scipy.special.erfinv(2.0 * centred - 1.0)
+    # The middles of 2**24 equal parts of (-1, 1) are odd multiples of 2**-24: float32 holds each
+    # exactly, so that none is rounded to 1, whose inverse is infinite.
+    odd = 2 * (bits(key, shape) >> 8).astype(jnp.int32) + (1 - 2**24)
+    middles = odd.astype(jnp.float32) * jnp.float32(2.0**-24)
+    return jnp.float32(math.sqrt(2.0)) * jax.scipy.special.erfinv(middles)

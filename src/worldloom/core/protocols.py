@@ -46,12 +46,12 @@ class Environment(Protocol):
 class TurnBased(Environment, Protocol):
     """A world whose turn can be taken apart, so that later agents see what earlier ones did."""
 
-    def observe_agent(self, state: PyTree, i: Array, params: PyTree) -> PyTree:
+    def observe_agent(self, state: PyTree, i: Array | int, params: PyTree) -> PyTree:
         """What agent `i` sees now."""
         ...
 
     def apply_agent(
-        self, key: Key, state: PyTree, i: Array, action: Array, params: PyTree
+        self, key: Key, state: PyTree, i: Array | int, action: Array, params: PyTree
     ) -> tuple[PyTree, Array]:
         """Agent `i` acts; rewards (A,), because an act may pay others."""
         ...
@@ -67,12 +67,20 @@ class TurnBased(Environment, Protocol):
         ...
 
 
+def not_turn_based(*_: Any) -> Any:
+    """Stands where a world that is not turn based has no function."""
+    raise TypeError(
+        "this environment has no turns that can be taken apart (autoreset and episode_stats keep "
+        "reset and step only); call its step, or play the world under those transforms"
+    )
+
+
 @dataclass(frozen=True)
 class PureEnv:
     """An environment as one value of functions: what the transforms return.
 
-    `base` is the world itself under all transforms, for rendering and tables. The last four are
-    None where a world is not turn based.
+    `base` is the world itself under all transforms, for rendering and tables. The last four
+    exist in turn-based worlds; see `turn_based`.
     """
 
     spec: EnvSpec
@@ -80,10 +88,14 @@ class PureEnv:
     reset: Callable[[Key, PyTree], tuple[PyTree, TimeStep]]
     step: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]]
     base: Any
-    observe_agent: Callable[..., Any] | None = None
-    apply_agent: Callable[..., Any] | None = None
-    apply_all: Callable[..., Any] | None = None
-    end_turn: Callable[..., Any] | None = None
+    observe_agent: Callable[..., Any] = not_turn_based
+    apply_agent: Callable[..., Any] = not_turn_based
+    apply_all: Callable[..., Any] = not_turn_based
+    end_turn: Callable[..., Any] = not_turn_based
+
+    @property
+    def turn_based(self) -> bool:
+        return self.observe_agent is not not_turn_based
 
 
 class Agent(Protocol):

@@ -1,5 +1,6 @@
 """Sets of observations and actions: static, hashable, able to sample and to check."""
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -16,6 +17,10 @@ class Discrete:
     shape: tuple[int, ...] = ()
     dtype: str = "int32"
 
+    def __post_init__(self):
+        if self.n < 1:
+            raise ValueError(f"Discrete: n={self.n}; it must be at least 1")
+
     def sample(self, key: Key) -> Array:
         return jax.random.randint(key, self.shape, 0, self.n, dtype=self.dtype)
 
@@ -24,6 +29,7 @@ class Discrete:
         x = jnp.asarray(x)
         if x.shape != self.shape or not jnp.issubdtype(x.dtype, jnp.integer):
             return jnp.asarray(False)
+        x = x.astype(jnp.int32)  # n may not fit the narrow type of x
         return jnp.all((x >= 0) & (x < self.n))
 
 
@@ -36,16 +42,32 @@ class Box:
     shape: tuple[int, ...]
     dtype: str = "float32"
 
+    def __post_init__(self):
+        if not self.low <= self.high:
+            raise ValueError(f"Box: low={self.low:g} is not below high={self.high:g}")
+
+    @property
+    def _of_integers(self) -> bool:
+        return jnp.issubdtype(jnp.dtype(self.dtype), jnp.integer)
+
     def sample(self, key: Key) -> Array:
-        if jnp.issubdtype(jnp.dtype(self.dtype), jnp.integer):
+        if math.isinf(self.low) or math.isinf(self.high):
+            raise ValueError(
+                f"Box.sample: nothing is uniform on [{self.low:g}, {self.high:g}]; "
+                "give the box finite bounds"
+            )
+        if self._of_integers:
             draw = jax.random.randint(key, self.shape, int(self.low), int(self.high) + 1)
             return draw.astype(self.dtype)
         return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
 
     def contains(self, x: Array) -> Array:
+        """() bool, also under jit; a wrong shape or kind of number is simply not contained."""
         x = jnp.asarray(x)
-        if x.shape != self.shape:
+        kind, wide = (jnp.integer, jnp.int32) if self._of_integers else (jnp.number, jnp.float32)
+        if x.shape != self.shape or not jnp.issubdtype(x.dtype, kind):
             return jnp.asarray(False)
+        x = x.astype(wide)  # the bounds may not fit the narrow type of x
         return jnp.all((x >= self.low) & (x <= self.high))
 
 

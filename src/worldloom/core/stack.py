@@ -10,6 +10,8 @@ from worldloom.core.types import Array, PyTree
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
     """One pytree with leaves (A, ...) from A pytrees of one structure."""
+    if not trees:
+        raise ValueError("stack: there is nothing to stack; give at least one pytree")
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
@@ -37,10 +39,11 @@ def where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
     """`new` for the agents (or worlds) in `mask` (A,), `old` for the rest."""
 
     def choose(a, b):
-        m = mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim))
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            data = jnp.where(m[..., None], jax.random.key_data(a), jax.random.key_data(b))
-            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(a))
-        return jnp.where(m, a, b)
+        if a.shape[: mask.ndim] != mask.shape:
+            raise ValueError(
+                f"stack.where: a mask of shape {mask.shape} cannot choose within a leaf of shape "
+                f"{a.shape}; the leaf's first axes must be those of the mask"
+            )
+        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 
     return jax.tree.map(choose, new, old)

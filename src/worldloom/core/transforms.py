@@ -1,6 +1,7 @@
 """Functions from environment to environment. There is no wrapper class to inherit from.
 
-`frame_stack` needs a turn-based world; the others take any, and keep turn-based ones turn based.
+`frame_stack` needs a turn-based world. The others take any; `time_limit` and `batch` keep a
+turn-based one turn based, `autoreset` and `episode_stats` keep its `reset` and `step` only.
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import stack
-from worldloom.core.protocols import Environment, PureEnv, TurnBased
+from worldloom.core.protocols import Environment, PureEnv, TurnBased, not_turn_based
 from worldloom.core.spaces import Box
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 
@@ -21,7 +22,7 @@ def as_pure(env: Environment | PureEnv) -> PureEnv:
     if isinstance(env, PureEnv):
         return env
     turns = {
-        name: getattr(env, name, None)
+        name: getattr(env, name, not_turn_based)
         for name in ("observe_agent", "apply_agent", "apply_all", "end_turn")
     }
     return PureEnv(env.spec, env.default_params, env.reset, env.step, env, **turns)
@@ -81,8 +82,7 @@ def step_by_turn(
     return state, TimeStep(obs, reward, terminated, truncated, obs, ())
 
 
-@struct.dataclass
-class FrameStackState:
+class FrameStackState(struct.PyTreeNode):
     inner: PyTree
     past: Array  # (A, n-1, *frame): what each agent saw before, oldest first, zeros at the start
 
@@ -97,8 +97,11 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         raise ValueError(f"frame_stack: num_frames={num_frames}; it must be at least 1")
     inner = as_pure(env)
     frame = inner.spec.observation
-    if not isinstance(frame, Box) or inner.observe_agent is None:
-        raise ValueError(f"frame_stack: {inner.spec.name} is not a turn-based world of boxes")
+    if not isinstance(frame, Box) or not inner.turn_based:
+        raise ValueError(
+            f"frame_stack: {inner.spec.name} is not a turn-based world with Box observations; "
+            "stack before autoreset and episode_stats, which keep reset and step only"
+        )
     spec = replace(
         inner.spec,
         observation=replace(frame, shape=(num_frames, *frame.shape)),
@@ -143,18 +146,21 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
     return made
 
 
-@struct.dataclass
-class TimeLimitState:
+class TimeLimitState(struct.PyTreeNode):
     inner: PyTree
     elapsed: Array
 
 
 def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
-    """Truncates after `horizon` steps (turns). Time running out is not the task ending."""
+    """Truncates after `horizon` steps (turns). Time running out is not the task ending.
+
+    Inside of `autoreset`, so that a new episode starts its own clock. Of two limits, the shorter
+    is the horizon.
+    """
     if horizon < 1:
         raise ValueError(f"time_limit: horizon={horizon}; it must be at least 1")
     inner = as_pure(env)
-    spec = replace(inner.spec, horizon=horizon)
+    spec = replace(inner.spec, horizon=min(horizon, inner.spec.horizon or horizon))
 
     def reset(key, params):
         state, timestep = inner.reset(key, params)
@@ -185,7 +191,7 @@ def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
         return TimeLimitState(new, elapsed), terminated, truncated | late
 
     made = PureEnv(spec, inner.default_params, reset, step, inner.base)
-    if inner.observe_agent is None:
+    if not inner.turn_based:
         return made
     return replace(
         made,
@@ -201,6 +207,8 @@ def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
 
 def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
     """`num_worlds` independent worlds on a leading axis, with shared params."""
+    if num_worlds < 1:
+        raise ValueError(f"batch: num_worlds={num_worlds}; it must be at least 1")
     inner = as_pure(env)
 
     def split(key):
@@ -213,7 +221,7 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
         return jax.vmap(inner.step, (0, 0, 0, None))(split(key), state, action, params)
 
     made = PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
-    if inner.observe_agent is None:
+    if not inner.turn_based:
         return made
 
     def observe_agent(state, i, params):
@@ -238,8 +246,7 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
     )
 
 
-@struct.dataclass
-class AutoResetState:
+class AutoResetState(struct.PyTreeNode):
     inner: PyTree
     starts: PyTree  # remembered first states and observations; () in fresh mode
 
@@ -257,6 +264,8 @@ def autoreset(
     """
     if mode not in ("fresh", "cached", "pool"):
         raise ValueError(f"autoreset: mode={mode!r}; use 'fresh', 'cached' or 'pool'")
+    if pool_size < 1:
+        raise ValueError(f"autoreset: pool_size={pool_size}; it must be at least 1")
     inner = as_pure(env)
 
     def reset(key, params):
@@ -286,8 +295,7 @@ def autoreset(
     return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
 
 
-@struct.dataclass
-class EpisodeStats:
+class EpisodeStats(struct.PyTreeNode):
     """Return and length of the running episode and of the last one that ended."""
 
     episode_return: Array
@@ -297,8 +305,7 @@ class EpisodeStats:
     inner: PyTree  # the world's own info
 
 
-@struct.dataclass
-class EpisodeStatsState:
+class EpisodeStatsState(struct.PyTreeNode):
     inner: PyTree
     stats: EpisodeStats
 
@@ -309,7 +316,8 @@ def episode_stats(env: Environment | PureEnv) -> PureEnv:
 
     def reset(key, params):
         state, timestep = inner.reset(key, params)
-        zero, none = jnp.zeros_like(timestep.reward), jnp.int32(0)
+        zero = jnp.zeros_like(timestep.reward)
+        none = jnp.zeros_like(timestep.terminated, jnp.int32)
         stats = EpisodeStats(zero, none, zero, none, timestep.info)
         return EpisodeStatsState(state, stats.replace(inner=())), timestep.replace(info=stats)
 
@@ -320,9 +328,9 @@ def episode_stats(env: Environment | PureEnv) -> PureEnv:
         length = old.episode_length + 1
         done = timestep.terminated | timestep.truncated
         stats = EpisodeStats(
-            episode_return=jnp.where(done, 0, total),
+            episode_return=stack.where(done, jnp.zeros_like(total), total),
             episode_length=jnp.where(done, 0, length),
-            last_return=jnp.where(done, total, old.last_return),
+            last_return=stack.where(done, total, old.last_return),
             last_length=jnp.where(done, length, old.last_length),
             inner=timestep.info,
         )

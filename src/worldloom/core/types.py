@@ -1,4 +1,8 @@
-"""The records that flow between worlds, memories and learners."""
+"""The records that flow between worlds, memories and learners.
+
+`struct.PyTreeNode` is flax's `struct.dataclass` as a base class, which lets type checkers see
+`replace`.
+"""
 
 from typing import Any
 
@@ -10,8 +14,7 @@ Key = jax.Array  # a typed PRNG key, made by jax.random.key
 PyTree = Any
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(struct.PyTreeNode):
     """What a world answers to one step.
 
     With A agents `reward` is (A,) and `obs` has a leading agent axis; `terminated` and
@@ -26,8 +29,7 @@ class TimeStep:
     info: PyTree
 
 
-@struct.dataclass
-class Turn:
+class Turn(struct.PyTreeNode):
     """One turn of A agents in W worlds, as the turn loop records it.
 
     frame (A, W, *frame), action (A, W), reward (A, W), terminated (W,), truncated (W,).
@@ -40,8 +42,7 @@ class Turn:
     truncated: Array
 
 
-@struct.dataclass
-class Transition:
+class Transition(struct.PyTreeNode):
     """One row of an agent's memory: what it saw, did and was paid.
 
     `first` opens an episode. `final` marks a row that only holds the last observation of an
@@ -56,8 +57,7 @@ class Transition:
     final: Array
 
 
-@struct.dataclass
-class Batch:
+class Batch(struct.PyTreeNode):
     """What a learner consumes: n-step returns with the discount of the bootstrap value.
 
     obs and next_obs (B, frames, *frame), action (B,), reward (B,), discount (B,).
@@ -70,8 +70,7 @@ class Batch:
     next_obs: PyTree
 
 
-@struct.dataclass
-class RunState:
+class RunState(struct.PyTreeNode):
     """A whole experiment as one pytree: the thing that is checkpointed."""
 
     learner: PyTree

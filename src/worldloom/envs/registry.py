@@ -1,11 +1,11 @@
 """Worlds by name."""
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from worldloom.core.names import suggest
 from worldloom.core.protocols import PureEnv
 
 # name -> (module:function, one line for people); the function makes the environment.
@@ -52,7 +52,7 @@ def make(name: str, **options: Any) -> PureEnv:
 
 
 def option_names(function: Callable[..., Any]) -> set[str]:
-    """Keyword options of a maker, and of the `world` function beside it that it hands **rules to."""
+    """Keyword options of a maker, and of the `world` function beside it that gets its **rules."""
     parameters = inspect.signature(function).parameters
     found = {n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -60,9 +60,3 @@ def option_names(function: Callable[..., Any]) -> set[str]:
         if world is not None:
             found |= set(inspect.signature(world).parameters)
     return found
-
-
-def suggest(name: str, known: list[str]) -> str:
-    """'did you mean ...' or the list of what there is."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -49,6 +49,7 @@ class EpochRecord(TypedDict):
     loss: float
     losses: list[float]
     rewards: list[float]
+    turn_rewards: list[list[float]]
     epsilon: float
 
 
@@ -100,15 +101,16 @@ def run_epoch(
     env.reset()
     for agent in agents:
         agent.start_epoch_action(epoch)
-    rewards = [0.0] * len(agents)
+    turn_rewards: list[list[float]] = []
     for _ in range(turns):
         env.spawn()
+        turn_rewards.append([])
         for i, agent in enumerate(agents):
             obs = env.pov(i)
             action = agent.take_action(agent.stacked_state(obs))
             reward = env.act(i, action)
             agent.memory.add(obs, action, reward, float(env.is_done))
-            rewards[i] += reward
+            turn_rewards[-1].append(reward)
     # Set only now, as in the original: no row of the ring ever carries done = 1.
     env.is_done = True
     losses = [agent.train_step() for agent in agents]
@@ -117,7 +119,8 @@ def run_epoch(
         score=env.total_reward,
         loss=sum(losses),
         losses=losses,
-        rewards=rewards,
+        rewards=[sum(column) for column in zip(*turn_rewards, strict=True)],
+        turn_rewards=turn_rewards,
         epsilon=agents[0].epsilon,
     )
     for agent in agents:
@@ -125,17 +128,21 @@ def run_epoch(
     return record
 
 
-def train(config: TorchConfig, seed: int, tuned: bool = False) -> Iterator[EpochRecord]:
-    """Train from scratch and yield the record of each epoch.
-
-    Like the original, this runs epochs 0 to `config.epochs` inclusive.
-
-    Args:
-        seed: decides everything; the same seed gives the same records.
-        tuned: drop the costs that do not change the records (see the two classes).
-    """
+def setup(
+    config: TorchConfig, seed: int, tuned: bool = False
+) -> tuple[ObjectTreasureHunt, list[TorchIQN]]:
+    """A world and its agents; `seed` decides everything that happens to them."""
     world_seed, *agent_seeds = np.random.SeedSequence(seed).generate_state(config.num_agents + 1)
     env = make_env(config, np.random.default_rng(world_seed), tuned)
-    agents = [make_agent(config, env.obs_size, int(each), tuned) for each in agent_seeds]
+    return env, [make_agent(config, env.obs_size, int(each), tuned) for each in agent_seeds]
+
+
+def train(config: TorchConfig, seed: int, tuned: bool = False) -> Iterator[EpochRecord]:
+    """Train from scratch and yield the record of each epoch; the same seed, the same records.
+
+    Like the original, this runs epochs 0 to `config.epochs` inclusive. `tuned` drops costs that
+    do not change the records (see the two classes).
+    """
+    env, agents = setup(config, seed, tuned)
     for epoch in range(config.epochs + 1):
         yield run_epoch(env, agents, epoch, config.turns)

@@ -9,7 +9,8 @@ from typing import Literal
 
 from worldloom.core.protocols import PureEnv, TurnOrder
 from worldloom.core.transforms import frame_stack, time_limit
-from worldloom.envs.grid.world import GridWorld, Kind, bordered
+from worldloom.envs.grid.kinds import Kind, bordered
+from worldloom.envs.grid.world import GridWorld
 
 EMPTY = Kind("Empty", ".", (0, 0, 0))
 WALL = Kind("Wall", "#", (88, 92, 108), value=-1.0, passable=False)

@@ -54,14 +54,22 @@ def rgb(world: "GridWorld", layers: Array) -> Array:
     return jnp.moveaxis(jnp.minimum(total, 255.0) / 255.0, -1, 0)
 
 
-def ascii_map(world: "GridWorld", state: "GridState") -> str:
-    """The map as text: the topmost thing of each cell, agents as digits (0 to 9, then letters)."""
+def cells(world: "GridWorld", state: "GridState") -> list[list[tuple[str, tuple[int, int, int]]]]:
+    """Character and colour of the topmost thing in each cell, for people.
+
+    Agents keep the colour of their kind and are numbered: 0 to 9, then letters.
+    """
     layers = np.asarray(state.layers)
     top = layers[0]
     for layer in layers[1:]:
         top = np.where(layer == 0, top, layer)
-    rows = [[world.kinds[kind].glyph for kind in row] for row in top]
+    rows = [[(world.kinds[kind].glyph, world.kinds[kind].color) for kind in row] for row in top]
     names = "0123456789abcdefghijklmnopqrstuvwxyz"
     for number, (row, column) in enumerate(np.asarray(state.position)):
-        rows[row][column] = names[number % len(names)]
-    return "\n".join("".join(row) for row in rows)
+        rows[row][column] = (names[number % len(names)], rows[row][column][1])
+    return rows
+
+
+def ascii_map(world: "GridWorld", state: "GridState") -> str:
+    """The map as text: one character for each cell, one line for each row."""
+    return "\n".join("".join(glyph for glyph, _ in row) for row in cells(world, state))

@@ -3,7 +3,16 @@
 A world is data: kinds of things (`Kind`), a map for each layer, and how many agents live in it.
 Layer 0 is the floor; the top layer holds what agents meet: walls, items, each other. Walking
 into a cell pays the value of what stands there, whether or not the move succeeds. Rules that
-the table cannot say are three optional functions: `setup`, `interact` and `upkeep`.
+the table cannot say are three optional functions, the hooks:
+
+    setup(world, key, state, params) -> state
+        once, after the agents were placed; lays out things and fills `state.extra`
+    interact(world, key, state, i, action, target, met, params) -> (state, rewards (A,))
+        after agent `i` moved or failed to; `target` (2,) is the cell it wanted, its own cell if
+        the action is no move, and `met` the kind that stood there before anybody of this move
+        went. With simultaneous turns all agents move first, then each interacts in agent order.
+    upkeep(world, key, state, params) -> (state, terminated ())
+        at the end of a turn, after spontaneous changes
 """
 
 from collections.abc import Callable
@@ -21,25 +30,11 @@ from worldloom.core.protocols import EnvSpec, TurnOrder
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import apply_in_order, first_step, step_by_turn
 from worldloom.core.types import Array, Key, PyTree, TimeStep
+from worldloom.envs.grid import views
+from worldloom.envs.grid.kinds import Kind, Map, check_kinds, check_maps, check_solid
 
 MOVES = ("up", "down", "left", "right")
-_OFFSETS = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of thing. Kind 0 of a world is its empty cell.
-
-    `becomes` names what a thing of this kind may turn into by itself at the end of a turn, with
-    the chance of each per turn.
-    """
-
-    name: str
-    glyph: str
-    color: tuple[int, int, int]
-    value: float = 0.0
-    passable: bool = True
-    becomes: tuple[tuple[str, float], ...] = ()
+OFFSETS = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
 
 
 @struct.dataclass
@@ -58,18 +53,13 @@ class GridState:
     extra: PyTree = ()  # what a world's own rules must remember
 
 
-# interact(world, key, state, i, action, target, met, params) -> (state, rewards (A,))
-#   after agent i moved (or failed to): `target` (2,) is the cell it wanted, `met` the kind there
-Interact = Callable[..., tuple[GridState, Array]]
-
-
 @dataclass(frozen=True)
 class GridWorld:
     """A turn-based world over integer layers. See `worldloom.envs.grid.treasurehunt`."""
 
     name: str
     kinds: tuple[Kind, ...]
-    maps: tuple[tuple[str, ...], ...]  # per layer, rows of glyphs; floor first
+    maps: tuple[Map, ...]  # one for each layer; floor first
     num_agents: int
     radius: int | None = 2  # None: the whole map
     turn_order: TurnOrder = "interleaved"
@@ -79,23 +69,25 @@ class GridWorld:
     outside: str = "Wall"
     channels: tuple[str, ...] = ()  # kinds with a channel of their own; all kinds by default
     unseen: tuple[str, ...] = ()  # kinds whose channel stays zero
-    setup: Callable[..., GridState] | None = None  # (world, key, state, params) -> state
-    interact: Interact | None = None
+    setup: Callable[..., GridState] | None = None
+    interact: Callable[..., tuple[GridState, Array]] | None = None
     upkeep: Callable[..., tuple[GridState, Array]] | None = None
     extra_params: Callable[[], PyTree] = field(default=tuple)
 
     def __post_init__(self):
-        self._check_kinds()
-        shapes = {(len(rows), len(row)) for rows in self.maps for row in rows}
-        if len(shapes) != 1:
+        check_kinds(
+            self.name,
+            self.kinds,
+            (self.agent, self.outside, *self.channels, *self.unseen),
+        )
+        for role in ("agent", "outside"):
+            check_solid(self.name, role, self.kinds[self.index[getattr(self, role)]])
+        check_maps(self.name, self.kinds, self.maps)
+        if self.actions[:4] != MOVES:
             raise ValueError(
-                f"{self.name}: the maps have rows of sizes {sorted(shapes)}; every layer must be "
-                "a rectangle of one size"
+                f"{self.name}: actions={self.actions}; the first four must be {MOVES}, "
+                "actions of the world's own come after them"
             )
-        glyphs = {kind.glyph for kind in self.kinds}
-        unknown = sorted({g for rows in self.maps for row in rows for g in row} - glyphs)
-        if unknown:
-            raise ValueError(f"{self.name}: no kind has the glyph {unknown[0]!r} used in a map")
         if self.turn_order not in ("interleaved", "simultaneous"):
             raise ValueError(
                 f"{self.name}: turn_order={self.turn_order!r}; use 'interleaved' or 'simultaneous'"
@@ -111,25 +103,6 @@ class GridWorld:
                 f"{self.name}: num_agents={self.num_agents} does not fit the {room} free cells "
                 f"of a {height}x{width} world; use 1 to {room} or a larger world"
             )
-
-    def _check_kinds(self):
-        names = [kind.name for kind in self.kinds]
-        if len(set(names)) != len(names):
-            raise ValueError(f"{self.name}: two kinds share a name in {names}")
-        glyphs = [kind.glyph for kind in self.kinds]
-        if any(len(g) != 1 for g in glyphs) or len(set(glyphs)) != len(glyphs):
-            raise ValueError(f"{self.name}: each kind needs a glyph of its own, got {glyphs}")
-        targets = [target for kind in self.kinds for target, _ in kind.becomes]
-        for name in (self.agent, self.outside, *self.channels, *self.unseen, *targets):
-            if name not in names:
-                raise ValueError(f"{self.name}: there is no kind {name!r} among {names}")
-        for kind in self.kinds:
-            total = sum(rate for _, rate in kind.becomes)
-            if not 0 <= total <= 1 or any(rate < 0 for _, rate in kind.becomes):
-                raise ValueError(
-                    f"{self.name}: the chances of {kind.name} turning into something add up to "
-                    f"{total:g}; they must be chances between 0 and 1"
-                )
 
     # Static facts ------------------------------------------------------------------------------
 
@@ -169,18 +142,25 @@ class GridWorld:
         """Layers on which something could ever change by itself; the others need no draws."""
         sources = {source for source, _ in self.changes}
         top = len(self.maps) - 1
-        return tuple(
-            layer
-            for layer in range(len(self.maps))
-            if sources
-            & (set(np.unique(self.start_layers[layer])) | ({0} if layer == top else set()))
-        )
+        # A hook may bring any kind to any layer; without hooks only agents move, on the top one.
+        hooks = self.setup or self.interact or self.upkeep
+        layers = []
+        for layer, start in enumerate(self.start_layers):
+            kinds = set(range(len(self.kinds))) if hooks else set(np.unique(start)) | {0}
+            if sources & (kinds if layer == top else kinds - {0}):
+                layers.append(layer)
+        return tuple(layers)
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """The kind that each channel of a one-hot view is for."""
+        return self.channels or tuple(kind.name for kind in self.kinds)
 
     @cached_property
     def channel_kinds(self) -> np.ndarray:
         """(C,) the kind that lights each channel of a one-hot view, -1 for a dead channel."""
-        names = self.channels or tuple(kind.name for kind in self.kinds)
-        return np.array([-1 if n in self.unseen else self.index[n] for n in names], np.int8)
+        numbers = [-1 if n in self.unseen else self.index[n] for n in self.channel_names]
+        return np.array(numbers, np.int8)
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
@@ -228,17 +208,16 @@ class GridWorld:
 
     def observe_agent(self, state: GridState, i: Array, params: GridParams) -> Array:
         """What agent `i` sees, `frame_shape`; own cell in the middle, never rotated."""
-        from worldloom.envs.grid import views
-
         return views.frame(self, state, i)
 
     def apply_agent(
         self, key: Key, state: GridState, i: Array, action: Array, params: GridParams
     ) -> tuple[GridState, Array]:
+        """Agent `i` takes `action`; rewards (A,). A number that is no action does nothing."""
         here = state.position[i]
         target = here + self._offset(action)
         met = self._kind_at(state, target)
-        moves = action < 4
+        moves = _is_move(action)
         goes = moves & jnp.asarray(self.passable)[met]
         paid = jnp.where(moves, self.pay(params, met), 0.0)
         there = jnp.where(goes, target, here)
@@ -257,16 +236,21 @@ class GridWorld:
     def apply_all(
         self, key: Key, state: GridState, action: Array, params: GridParams
     ) -> tuple[GridState, Array]:
+        """All agents take their `action` (A,); rewards (A,).
+
+        Simultaneous moves fail into a cell that somebody stood on when the turn began, a swap
+        among them, and into a cell that two or more want. An item that two want stays and pays
+        nobody; walls cost as ever.
+        """
         if self.turn_order == "interleaved":
             return apply_in_order(self, key, state, action, params)
         here = state.position
         target = here + jax.vmap(self._offset)(action)
         met = jax.vmap(self._kind_at, (None, 0))(state, target)
-        moves = action < 4
+        moves = _is_move(action)
         same = (target[:, None] == target[None, :]).all(-1) & moves[None, :]
         contested = moves & (same.sum(axis=1) > 1)
         goes = moves & jnp.asarray(self.passable)[met] & ~contested
-        # Walls cost as ever; a contested thing that could have been taken pays nothing.
         blocked = contested & jnp.asarray(self.passable)[met]
         reward = jnp.where(moves & ~blocked, self.pay(params, met), 0.0)
         there = jnp.where(goes[:, None], target, here)
@@ -289,6 +273,7 @@ class GridWorld:
     def end_turn(
         self, key: Key, state: GridState, params: GridParams
     ) -> tuple[GridState, Array, Array]:
+        """The world's own move: spontaneous changes, then `upkeep`."""
         change_key, upkeep_key = jax.random.split(key)
         state = self.change(change_key, state, params)
         terminated = jnp.asarray(False)
@@ -302,7 +287,7 @@ class GridWorld:
         """All actions (A,) at once; with interleaved turns they are applied in agent order."""
         return step_by_turn(self, key, state, action, params)
 
-    # Pieces that worlds with rules of their own may use --------------------------------------------
+    # Pieces that worlds with rules of their own may use ----------------------------------------
 
     def change(self, key: Key, state: GridState, params: GridParams) -> GridState:
         """Things turn into other things by themselves: one uniform draw for each cell."""
@@ -313,11 +298,13 @@ class GridWorld:
 
     def change_with(self, chances: Array, state: GridState, params: GridParams) -> GridState:
         """`change` for given draws in [0, 1) (changing layers, H, W)."""
-        layers = state.layers
+        layers, top = state.layers, len(self.maps) - 1
         for draw, layer in zip(chances, self.changing_layers, strict=True):
             old = new = layers[layer]
             reached = {source: jnp.float32(0.0) for source, _ in self.changes}
             for rate, (source, becomes) in zip(params.rate, self.changes, strict=True):
+                if source == 0 and layer != top:
+                    continue
                 low, high = reached[source], reached[source] + rate
                 hit = (old == source) & (draw >= low) & (draw < high)
                 new = jnp.where(hit, jnp.int8(becomes), new)
@@ -335,13 +322,26 @@ class GridWorld:
         A comparison over the whole layer instead of a scatter: in a batch of worlds the
         comparison is vectorised and the scatter is a loop.
         """
+        return jnp.where(self._at(cell), jnp.int8(kind), layer)
+
+    def draw_agents(self, state: GridState, kinds: Array) -> GridState:
+        """The agents drawn as `kinds` (A,), for worlds whose agents do not all look the same.
+
+        A move draws an agent as `agent`, so such a world calls this in `setup` and `interact`.
+        """
+        here = jax.vmap(self._at)(state.position)
+        drawn = jnp.where(here, kinds[:, None, None], -1).max(axis=0)
+        top = jnp.where(drawn >= 0, drawn.astype(jnp.int8), state.layers[-1])
+        return state.replace(layers=state.layers.at[-1].set(top))
+
+    def _at(self, cell: Array) -> Array:
+        """(H, W): true in one cell."""
         height, width = self.shape
-        at = jnp.arange(height * width, dtype=jnp.int32).reshape(height, width)
-        return jnp.where(at == cell[0] * width + cell[1], jnp.int8(kind), layer)
+        number = jnp.arange(height * width, dtype=jnp.int32).reshape(height, width)
+        return number == cell[0] * width + cell[1]
 
     def _offset(self, action: Array) -> Array:
-        is_move = action < 4
-        return jnp.where(is_move, jnp.asarray(_OFFSETS)[jnp.minimum(action, 3)], 0)
+        return jnp.where(_is_move(action), jnp.asarray(OFFSETS)[action.clip(0, 3)], 0)
 
     def _kind_at(self, state: GridState, cell: Array) -> Array:
         """The kind on the top layer; off the map it is `outside`."""
@@ -351,14 +351,8 @@ class GridWorld:
         return jnp.where(inside, kind, jnp.int8(self.index[self.outside])).astype(jnp.int32)
 
 
-def bordered(height: int, width: int, wall: str, inside: str) -> tuple[str, ...]:
-    """A map of `inside` with a border of `wall`."""
-    if height < 3 or width < 3:
-        raise ValueError(
-            f"a world of {height}x{width} has no room inside its walls; use 3x3 or more"
-        )
-    full, row = wall * width, wall + inside * (width - 2) + wall
-    return (full, *[row] * (height - 2), full)
+def _is_move(action: Array) -> Array:
+    return (action >= 0) & (action < len(MOVES))
 
 
 def describe(world: GridWorld) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Double DQN (van Hasselt et al. 2016) with n-step returns and a target that follows slowly."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from worldloom.algos.metrics import LearnMetrics
+from worldloom.core.protocols import EnvSpec
+from worldloom.core.types import Array, Batch, Key, PyTree
+from worldloom.nn.layers import MLP
+from worldloom.nn.values import epsilon_greedy, flatten, huber, num_actions, take_action
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Every option of the algorithm.
+
+    hidden: widths of the layers between observation and values. target_rate: share of the
+    online parameters that flows into the target in each update. gamma and n_step are for the
+    memory, which hands the learner n-step sums and the discount of what follows.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    max_grad_norm: float = 10.0
+    gamma: float = 0.9
+    n_step: int = 1
+    target_rate: float = 0.05
+    batch_size: int = 64
+
+    def __post_init__(self):
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"dqn: hidden={self.hidden}; every width must be at least 1")
+        for name in ("n_step", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"dqn: {name}={getattr(self, name)}; it must be at least 1")
+        for name in ("gamma", "target_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"dqn: {name}={getattr(self, name):g}; it must be in [0, 1]")
+        for name in ("learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"dqn: {name}={getattr(self, name):g}; it must be positive")
+
+
+class DQNLearner(struct.PyTreeNode):
+    params: PyTree
+    target: PyTree
+    opt_state: PyTree
+    updates: Array
+
+
+@dataclass(frozen=True)
+class DQN:
+    """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
+
+    config: DQNConfig
+    num_actions: int
+
+    @property
+    def network(self) -> MLP:
+        return MLP((*self.config.hidden, self.num_actions))
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        # One flat vector instead of many small arrays: fewer kernels to compile.
+        return optax.flatten(
+            optax.chain(
+                optax.clip_by_global_norm(self.config.max_grad_norm),
+                optax.adam(self.config.learning_rate),
+            )
+        )
+
+    def init(self, key: Key, spec: EnvSpec) -> DQNLearner:
+        """A learner with fresh parameters, and a target equal to them."""
+        obs = jnp.zeros((1, *spec.observation.shape), spec.observation.dtype)
+        params = self.network.init(key, flatten(obs))
+        # The target starts equal, in buffers of its own, so that both can be donated.
+        target = jax.tree.map(jnp.copy, params)
+        return DQNLearner(params, target, self.optimiser.init(params), jnp.int32(0))
+
+    def act(
+        self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
+    ) -> tuple[Array, Array]:
+        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
+        q = self.network.apply(params, flatten(obs))
+        return epsilon_greedy(q, key, explore), q
+
+    def loss(self, params: PyTree, target: PyTree, batch: Batch) -> tuple[Array, Array]:
+        """Huber loss with a double-Q target, and the mean value of the actions taken."""
+        best = self.network.apply(params, flatten(batch.next_obs)).argmax(axis=-1)
+        after = take_action(self.network.apply(target, flatten(batch.next_obs)), best)  # (B,)
+        aim = jax.lax.stop_gradient(batch.reward + batch.discount * after)
+        now = take_action(self.network.apply(params, flatten(batch.obs)), batch.action)
+        return huber(aim - now).mean(), now.mean()
+
+    def update(
+        self, learner: DQNLearner, batch: Batch, key: Key
+    ) -> tuple[DQNLearner, LearnMetrics]:
+        """One gradient step, then the target follows; nothing here is random."""
+        grad = jax.value_and_grad(self.loss, has_aux=True)
+        (loss, q_mean), grads = grad(learner.params, learner.target, batch)
+        steps, opt_state = self.optimiser.update(grads, learner.opt_state, learner.params)
+        params = optax.apply_updates(learner.params, steps)
+        target = optax.incremental_update(params, learner.target, self.config.target_rate)
+        metrics = LearnMetrics(loss, optax.tree.norm(grads), q_mean)
+        return DQNLearner(params, target, opt_state, learner.updates + 1), metrics
+
+
+def make(config: DQNConfig, spec: EnvSpec) -> DQN:
+    """The agent for a world of `spec`."""
+    return DQN(config, num_actions(spec))

@@ -1,0 +1,125 @@
+"""Tabular Q-learning (Watkins 1989) for gridworlds, from memory, over hashed observations.
+
+The table has `table_size` rows; an observation is hashed to one of them. Two observations may
+share a row, and then share their values: nothing detects it. With n different observations in m
+rows, an observation meets another with chance about n / m, so take m at least ten times n. A
+stack of frames is one observation: the more frames, the more of them there are.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldloom.algos.metrics import LearnMetrics
+from worldloom.core import draws
+from worldloom.core.protocols import EnvSpec
+from worldloom.core.types import Array, Batch, Key, PyTree
+from worldloom.nn.values import epsilon_greedy, num_actions
+
+
+@dataclass(frozen=True)
+class QLearningConfig:
+    """Every option of the algorithm.
+
+    learning_rate: share of the error that an update removes. gamma and n_step are for the
+    memory, which hands the learner n-step sums and the discount of what follows.
+    """
+
+    table_size: int = 1 << 16
+    learning_rate: float = 0.1
+    gamma: float = 0.9
+    n_step: int = 1
+    batch_size: int = 64
+
+    def __post_init__(self):
+        for name in ("table_size", "n_step", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"qlearning: {name}={getattr(self, name)}; use at least 1")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"qlearning: gamma={self.gamma:g}; it must be in [0, 1]")
+        if not 0.0 < self.learning_rate <= 1.0:
+            raise ValueError(f"qlearning: learning_rate={self.learning_rate:g}; use (0, 1]")
+
+
+class QLearner(struct.PyTreeNode):
+    params: PyTree  # (table_size, actions) values
+    updates: Array
+
+
+@dataclass(frozen=True)
+class QLearning:
+    """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
+
+    config: QLearningConfig
+    num_actions: int
+
+    def init(self, key: Key, spec: EnvSpec) -> QLearner:
+        """A table of zeros, whatever the key."""
+        return QLearner(
+            jnp.zeros((self.config.table_size, self.num_actions), jnp.float32), jnp.int32(0)
+        )
+
+    def act(
+        self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
+    ) -> tuple[Array, Array]:
+        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
+        q = params[table_rows(obs, self.config.table_size)]
+        return epsilon_greedy(q, key, explore), q
+
+    def update(self, learner: QLearner, batch: Batch, key: Key) -> tuple[QLearner, LearnMetrics]:
+        """Moves each value in the batch towards the mean of what the batch says of it.
+
+        The mean makes the step independent of how often a step was drawn, so that a learning
+        rate of at most 1 never overshoots.
+        """
+        table, size = learner.params, self.config.table_size
+        row, after = table_rows(batch.obs, size), table_rows(batch.next_obs, size)
+        aim = batch.reward + batch.discount * table[after].max(axis=-1)
+        now = table[row, batch.action]
+        error = aim - now
+        same_action = batch.action[:, None] == batch.action[None, :]
+        same = (row[:, None] == row[None, :]) & same_action  # (B, B)
+        copies = same.sum(axis=1)
+        mean_error = jnp.where(same, error[None, :], 0.0).sum(axis=1) / copies
+        # Each of a cell's copies adds its share; together they add the mean once.
+        step = self.config.learning_rate * mean_error / copies
+        metrics = LearnMetrics(
+            loss=0.5 * (error * error).mean(),
+            grad_norm=jnp.sqrt((mean_error * mean_error / copies).sum()),
+            q_mean=now.mean(),
+        )
+        return QLearner(table.at[row, batch.action].add(step), learner.updates + 1), metrics
+
+
+def table_rows(obs: Array, table_size: int) -> Array:
+    """(B,) rows in 0 .. table_size - 1 for observations (B, ...) of integers or floats.
+
+    A fixed random projection, in arithmetic modulo 2**32, of the scrambled entries. For two
+    given observations, the chance over projections that they meet before the last reduction is
+    about 2**-32.
+    """
+    if jnp.issubdtype(obs.dtype, jnp.floating):
+        # Adding zero gives -0.0 and 0.0 the same bits.
+        numbers = jax.lax.bitcast_convert_type(obs.astype(jnp.float32) + 0.0, jnp.uint32)
+    else:
+        numbers = obs.astype(jnp.uint32)
+    features = math.prod(obs.shape[1:])
+    # Odd weights can be inverted: observations that differ in one entry never meet here.
+    weights = draws.bits(jax.random.key(2026), (features,)) | jnp.uint32(1)
+    total = (scrambled(numbers.reshape(-1, features)) * weights).sum(axis=1, dtype=jnp.uint32)
+    return (scrambled(total) % jnp.uint32(table_size)).astype(jnp.int32)
+
+
+def scrambled(x: Array) -> Array:
+    """A one-to-one map of uint32 in which similar numbers go far apart (murmur3's last step)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def make(config: QLearningConfig, spec: EnvSpec) -> QLearning:
+    """The agent for a world of `spec`."""
+    return QLearning(config, num_actions(spec))

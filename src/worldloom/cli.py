@@ -1,0 +1,403 @@
+"""The `worldloom` command. Each subcommand imports what it needs when it is called."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from worldloom import __version__
+
+if TYPE_CHECKING:
+    from worldloom.train.config import TrainConfig
+
+COMMANDS = {
+    "envs": "list the worlds",
+    "train": "train agents in a world and write a run folder",
+    "sweep": "train over a grid of settings or seeds",
+    "eval": "score a trained run, film it, or play a world yourself",
+    "compare": "run execution modes on equal work and time them",
+    "bench": "measure a suite against its peers and write JSON",
+    "report": "write the page of a run, comparison or benchmark",
+    "doctor": "show versions, devices and caches, and check that they work",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; 0 is success, 2 is bad input, 130 a run ended by Ctrl-C."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if args[0] in ("-V", "--version"):
+        print(f"worldloom {__version__}")
+        return 0
+    name, rest = args[0], args[1:]
+    if name not in COMMANDS:
+        from worldloom.core.names import suggest
+
+        print(f"worldloom: no command {name!r}; {suggest(name, list(COMMANDS))}", file=sys.stderr)
+        return 2
+    command: Callable[[list[str]], int] = globals()[f"_{name}"]
+    try:
+        return command(rest)
+    except ValueError as error:
+        print(f"worldloom {name}: {error}", file=sys.stderr)
+        return 2
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: worldloom COMMAND [options]      (worldloom COMMAND --help for its options)",
+            "",
+            "Whole reinforcement-learning experiments compiled into one XLA program.",
+            "",
+            *lines,
+            "",
+            "First steps:",
+            "  worldloom train treasurehunt          train, and write runs/.../report.html",
+            "  worldloom compare treasurehunt        see the execution modes side by side",
+        ]
+    )
+
+
+def _parse(kind: Any, argv: list[str], command: str) -> Any:
+    import tyro
+
+    return tyro.cli(kind, prog=f"worldloom {command}", description=COMMANDS[command], args=argv)
+
+
+def _print_json(value: Any) -> None:
+    from worldloom.track.sinks import plain
+
+    print(json.dumps(plain(value), indent=2))
+
+
+def _world_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """name=value pairs as a dict; values are read as YAML scalars."""
+    import yaml
+
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--world {pair}: write options as name=value, e.g. num_agents=3")
+        options[name.replace("-", "_")] = yaml.safe_load(value)
+    return options
+
+
+# envs ------------------------------------------------------------------------------------------
+
+
+def _envs(argv: list[str]) -> int:
+    @dataclass
+    class Envs:
+        json: bool = False
+        """Print JSON instead of a table."""
+
+    args = _parse(Envs, argv, "envs")
+    from worldloom.envs import registry
+    from worldloom.envs.grid.world import describe
+
+    rows = []
+    for name, text in registry.names().items():
+        env = registry.make(name)
+        facts = describe(env.base)
+        rows.append(facts | {"horizon": env.spec.horizon, "description": text})
+    if args.json:
+        _print_json(rows)
+        return 0
+    from worldloom.track.console import table
+
+    table(
+        "worlds",
+        ["world", "size", "agents", "turns", "actions", "what it is"],
+        [
+            [r["name"], r["size"], r["agents"], r["horizon"], len(r["actions"]), r["description"]]
+            for r in rows
+        ],
+    )
+    return 0
+
+
+# train -----------------------------------------------------------------------------------------
+
+
+def _train(argv: list[str]) -> int:
+    import tyro
+
+    from worldloom.train.config import Settings, TrainConfig
+    from worldloom.track.machine import use_compilation_cache
+
+    original = _preset(argv) == "original"
+    base = TrainConfig.original() if original else TrainConfig()
+    names = Settings.__dataclass_fields__
+    defaults = Settings(**{name: getattr(base, name) for name in names})
+
+    @dataclass
+    class Train:
+        env: Annotated[str, tyro.conf.Positional] = "treasurehunt"
+        """A world's name (see `worldloom envs`) or a YAML file."""
+        world: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+        """Options of the world, such as num_agents=3 turn_order=simultaneous."""
+        preset: Literal["default", "original"] = "default"
+        """Where settings start from: ours, or those of the original treasure hunt."""
+        out: Path = Path("runs")
+        """Folder in which the run gets a folder of its own."""
+        resume: Path | None = None
+        """Go on with this run folder from its newest checkpoint, to --epochs."""
+        report: bool = True
+        """Write GIFs and report.html."""
+        json: bool = False
+        """Print the result as JSON."""
+        settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: defaults)
+
+    args = _parse(Train, argv, "train")
+    use_compilation_cache()
+    chosen = {name: getattr(args.settings, name) for name in names}
+    config = TrainConfig(
+        env=args.env, world=dict(base.world) | _world_options(args.world), **chosen
+    )
+    if args.resume is not None:
+        return _resume(args, config)
+    from worldloom.train.runner import new_folder
+
+    return _run(config, new_folder(args.out, config), args, resume=False)
+
+
+def _preset(argv: list[str]) -> str:
+    """The preset decides the defaults that the help shows, so it is read before the rest."""
+    for n, arg in enumerate(argv):
+        if arg == "--preset" and n + 1 < len(argv):
+            return argv[n + 1]
+        if arg.startswith("--preset="):
+            return arg.partition("=")[2]
+    return "default"
+
+
+def _resume(args: Any, wanted: "TrainConfig") -> int:
+    """A resumed run keeps its settings; only how far and how often may be new."""
+    from worldloom.train.config import CADENCE, Settings
+    from worldloom.train.runner import read_config
+
+    kept = read_config(args.resume)
+    fresh = Settings()
+    changes = {
+        name: getattr(wanted, name)
+        for name in CADENCE
+        if getattr(wanted, name) != getattr(fresh, name)
+    }
+    config = replace(kept, **changes)
+    return _run(config, args.resume, args, resume=True)
+
+
+def _run(config: "TrainConfig", folder: Path, args: Any, *, resume: bool) -> int:
+    from worldloom.report.hooks import Pictures
+    from worldloom.track.console import facts
+    from worldloom.train.progress import Progress
+    from worldloom.train.runner import run
+
+    command = shlex.join(["worldloom", *sys.argv[1:]])
+    hooks = [Progress(), *([Pictures()] if args.report else [])]
+    result = run(config, folder, resume=resume, hooks=hooks, command=command)
+    again = f"worldloom train --resume {folder}"
+    summary = {"run": str(folder), "epoch": result.epoch} | result.timing()
+    if result.evaluation is not None:
+        summary["score"] = result.evaluation.mean
+        summary["score_stderr"] = result.evaluation.stderr
+    if args.json:
+        _print_json(summary | {"interrupted": result.interrupted, "resume": again})
+        return 130 if result.interrupted else 0
+    low_level = result.timing()
+    shown = {
+        "greedy score": "not evaluated yet"
+        if result.evaluation is None
+        else f"{result.evaluation.mean:.1f} +- {result.evaluation.stderr:.1f} "
+        f"({len(result.evaluation.scores)} episodes)",
+        "training": f"{low_level['train_seconds']:.1f} s for {result.epoch} epochs "
+        f"({low_level['epochs_per_second']:.1f} epochs/s, "
+        f"{low_level['agent_steps_per_second']:,.0f} agent steps/s)",
+        "compiling": f"{low_level['compile_seconds']:.1f} s",
+        "run folder": folder,
+    }
+    if (folder / "report.html").exists():
+        shown["report"] = folder / "report.html"
+    if result.interrupted:
+        shown["stopped early"] = f"go on with: {again}"
+    facts(f"{config.env}, {config.algo}, {config.mode}, seed {config.seed}", shown)
+    return 130 if result.interrupted else 0
+
+
+# sweep -----------------------------------------------------------------------------------------
+
+
+def _sweep(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Sweep:
+        env: Annotated[str, tyro.conf.Positional] = "treasurehunt"
+        """A world's name or a YAML file."""
+        world: tuple[str, ...] = ()
+        """Options of the world, as name=value."""
+        seeds: int = 5
+        """Seeds 0 .. seeds-1 of every point of the grid, run together."""
+        grid: tuple[str, ...] = ()
+        """Settings to vary, as name=value,value,... e.g. iqn.learning_rate=1e-3,2e-3."""
+        epochs: int = 40
+        episodes: int = 200
+        """Evaluation episodes of every run at the end."""
+        out: Path = Path("runs")
+        json: bool = False
+
+    args = _parse(Sweep, argv, "sweep")
+    from worldloom.track.machine import use_compilation_cache
+    from worldloom.train.config import TrainConfig
+    from worldloom.train.sweep import parse_grid, sweep
+
+    use_compilation_cache()
+    config = TrainConfig(env=args.env, world=_world_options(args.world), epochs=args.epochs)
+    rows, path = sweep(config, parse_grid(args.grid), args.seeds, args.episodes, args.out)
+    if args.json:
+        _print_json({"results": rows, "file": str(path)})
+        return 0
+    from worldloom.track.console import table
+
+    table(
+        f"sweep of {args.env}: greedy score over {args.seeds} seeds",
+        ["settings", "mean", "stderr", "worst seed", "seconds"],
+        [
+            [r["settings"] or "defaults", f"{r['mean']:.1f}", f"{r['stderr']:.1f}",
+             f"{r['worst']:.1f}", f"{r['seconds']:.1f}"]
+            for r in rows
+        ],
+    )  # fmt: skip
+    print(f"written to {path}")
+    return 0
+
+
+# eval ------------------------------------------------------------------------------------------
+
+
+def _eval(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Eval:
+        target: Annotated[str, tyro.conf.Positional]
+        """A run folder, or with --human also a world's name."""
+        episodes: int = 200
+        seed: int = 0
+        gif: Path | None = None
+        """Also write a GIF of one episode here."""
+        human: bool = False
+        """Play agent 0 yourself in the terminal; a run's agents play the others."""
+        world: tuple[str, ...] = ()
+        """Options of the world, as name=value (with --human)."""
+        json: bool = False
+
+    args = _parse(Eval, argv, "eval")
+    from worldloom.track.machine import use_compilation_cache
+
+    use_compilation_cache()
+    if args.human:
+        return _play(args)
+    from worldloom.train.load import load_run
+
+    loaded = load_run(Path(args.target))
+    result = loaded.evaluate(args.episodes, args.seed)
+    if args.gif is not None:
+        from worldloom.report.hooks import film
+
+        film(loaded, args.gif, args.seed)
+    summary = {"run": args.target, "epoch": loaded.epoch} | result.to_dict()
+    if args.json:
+        _print_json(summary | {"gif": args.gif and str(args.gif)})
+        return 0
+    from worldloom.track.console import facts
+
+    low, high = result.interval
+    shown = {
+        "greedy score": f"{result.mean:.1f} +- {result.stderr:.1f} (s.e.)",
+        "95 % interval": f"{low:.1f} to {high:.1f}",
+        "episodes": len(result.scores),
+        "each agent": ", ".join(f"{x:.1f}" for x in result.agent_scores.mean(axis=0)),
+    }
+    if args.gif is not None:
+        shown["film"] = args.gif
+    facts(f"{args.target}, epoch {loaded.epoch}", shown)
+    return 0
+
+
+def _play(args: Any) -> int:
+    from worldloom.envs import registry
+    from worldloom.train import human
+    from worldloom.train.load import load_run
+
+    others = None
+    if (Path(args.target) / "config.json").exists():
+        loaded = load_run(Path(args.target))
+        env, others = loaded.env, loaded.policy()
+    else:
+        env = registry.make(args.target, **_world_options(args.world))
+    human.play_in_terminal(env, seed=args.seed, others=others)
+    return 0
+
+
+# compare, bench, report ------------------------------------------------------------------------
+
+
+def _compare(argv: list[str]) -> int:
+    from worldloom.bench.compare import command
+
+    return command(argv)
+
+
+def _bench(argv: list[str]) -> int:
+    from worldloom.bench.suites import command
+
+    return command(argv)
+
+
+def _report(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Report:
+        target: Annotated[Path, tyro.conf.Positional]
+        """A run folder, or a JSON file of `compare` or `bench`."""
+        json: bool = False
+
+    args = _parse(Report, argv, "report")
+    from worldloom.report.html import write_page
+
+    page = write_page(args.target)
+    if args.json:
+        _print_json({"report": str(page)})
+    else:
+        print(f"written to {page}")
+    return 0
+
+
+# doctor ----------------------------------------------------------------------------------------
+
+
+def _doctor(argv: list[str]) -> int:
+    @dataclass
+    class Doctor:
+        json: bool = False
+
+    args = _parse(Doctor, argv, "doctor")
+    from worldloom.track import doctor
+
+    found = doctor.examine()
+    if args.json:
+        _print_json(found)
+    else:
+        doctor.show(found)
+    return 0 if found["healthy"] else 1

@@ -1,0 +1,1 @@
+"""What a person sees of a run: pictures of worlds, charts, one self-contained page."""

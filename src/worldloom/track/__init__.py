@@ -1,0 +1,1 @@
+"""Keeping what a run produced: metrics, tables, checkpoints."""

@@ -1,0 +1,97 @@
+"""Checkpoints of a whole run with orbax: all of it or none of it.
+
+A checkpoint is written beside its final place and renamed when it is complete, so a killed run
+leaves at most an ignored half. Typed keys are stored as their words; arrays of size zero, which
+orbax refuses, are left out and made again.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from worldloom.core.types import PyTree
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_plain(tree: PyTree) -> dict[str, jax.Array]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    plain = {}
+    for path, leaf in flat:
+        leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        if leaf.size:
+            plain[jax.tree_util.keystr(path)] = leaf
+    return plain
+
+
+def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
+    flat, structure = jax.tree_util.tree_flatten_with_path(like)
+    leaves = []
+    for path, leaf in flat:
+        value = plain.get(jax.tree_util.keystr(path))
+        if value is None:
+            value = jnp.zeros(leaf.shape, leaf.dtype)
+        elif _is_key(leaf):
+            value = jax.random.wrap_key_data(value)
+        leaves.append(value)
+    return jax.tree.unflatten(structure, leaves)
+
+
+class Checkpoints:
+    """The checkpoints in one folder, by epoch; the newest `keep` are kept."""
+
+    def __init__(self, folder: Path, keep: int = 2):
+        # Imported here: orbax takes longer to import than a short run takes to train.
+        import orbax.checkpoint as ocp
+
+        self._ocp = ocp
+        self.folder = Path(folder).absolute()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, create=True, enable_async_checkpointing=False
+        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    @property
+    def latest(self) -> int | None:
+        """The epoch of the newest complete checkpoint."""
+        return self._manager.latest_step()
+
+    def save(self, epoch: int, run: PyTree) -> None:
+        """Writes the run, unless this epoch is already there."""
+        if epoch == self.latest:
+            return
+        self._manager.save(epoch, args=self._ocp.args.StandardSave(_to_plain(run)))
+        self._manager.wait_until_finished()
+
+    def restore(self, like: PyTree, epoch: int | None = None) -> PyTree:
+        """The run saved at `epoch` (the newest by default), with the structure of `like`.
+
+        `like` may hold arrays or `jax.ShapeDtypeStruct`s.
+        """
+        epoch = self.latest if epoch is None else epoch
+        if epoch is None:
+            raise ValueError(f"{self.folder} holds no complete checkpoint; train from the start")
+        wanted = jax.eval_shape(_to_plain, like)
+        try:
+            plain = self._manager.restore(epoch, args=self._ocp.args.StandardRestore(wanted))
+        except Exception as error:
+            raise ValueError(
+                f"{self.folder / str(epoch)} cannot be read as a checkpoint of this run "
+                f"({type(error).__name__}): it is damaged or of another configuration; "
+                "delete it to go on from an earlier one, or train from the start"
+            ) from error
+        for name, leaf in plain.items():
+            if leaf.shape != wanted[name].shape or leaf.dtype != wanted[name].dtype:
+                raise ValueError(
+                    f"{self.folder / str(epoch)}: {name} is {leaf.dtype}{leaf.shape}, this run "
+                    f"needs {wanted[name].dtype}{wanted[name].shape}: it is a checkpoint of "
+                    "another configuration"
+                )
+        return _from_plain(plain, like)
+
+    def close(self) -> None:
+        self._manager.close()

@@ -1,0 +1,87 @@
+"""Greedy evaluation, apart from training: scores with their error, and episodes to look at."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom.core.protocols import PureEnv
+from worldloom.core.rollout import run_episode_batch
+from worldloom.core.transforms import base_state, batch
+from worldloom.core.types import Key, PyTree
+from worldloom.train.online import alive
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of independent episodes; a score is the reward of all agents in one world."""
+
+    scores: np.ndarray  # (episodes,)
+    agent_scores: np.ndarray  # (episodes, agents)
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        return float(self.scores.mean())
+
+    @property
+    def stderr(self) -> float:
+        return float(self.scores.std(ddof=1) / math.sqrt(len(self.scores)))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean, by its normal approximation."""
+        return self.mean - 1.96 * self.stderr, self.mean + 1.96 * self.stderr
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "stderr": self.stderr,
+            "episodes": len(self.scores),
+            "scores": [round(float(s), 4) for s in self.scores],
+            "agents": [round(float(s), 4) for s in self.agent_scores.mean(axis=0)],
+        }
+
+
+class Evaluator:
+    """Plays whole episodes with fixed parameters; compiled once for `episodes` worlds."""
+
+    def __init__(self, env: PureEnv, agent: Any, episodes: int = 200):
+        self.env, self.agent, self.episodes = env, agent, episodes
+        self._scores = jax.jit(self._play_many)
+        self._film = jax.jit(self._play_one)
+
+    def _episodes(self, agents: PyTree, key: Key, explore: float, count: int, watch):
+        def act(params, obs, key):
+            return self.agent.act(params, obs, key, explore=explore)[0]
+
+        env, params = batch(self.env, count), self.env.default_params()
+        return run_episode_batch(env, act, key, agents, params, self.env.spec.horizon, watch)
+
+    def _play_many(self, agents: PyTree, key: Key):
+        _, turns, _ = self._episodes(agents, key, 0.0, self.episodes, lambda state: ())
+        return (turns.reward * alive(turns.terminated)[:, None, :]).sum(axis=0).T
+
+    def _play_one(self, agents: PyTree, key: Key, explore: float):
+        last, turns, before = self._episodes(agents, key, explore, 1, base_state)
+        return before, base_state(last), turns.reward
+
+    def __call__(self, agents: PyTree, key: Key) -> Evaluation:
+        """Scores of `episodes` fresh worlds for stacked agents."""
+        start = time.perf_counter()
+        per_agent = np.asarray(self._scores(agents, key))
+        return Evaluation(per_agent.sum(axis=1), per_agent, time.perf_counter() - start)
+
+    def film(
+        self, agents: PyTree, key: Key, explore: float = 0.0
+    ) -> tuple[list[PyTree], np.ndarray]:
+        """One episode: the world's states (horizon + 1), and the score after each (same length)."""
+        before, last, rewards = jax.device_get(self._film(agents, key, explore))
+        turns = rewards.shape[0]
+        states = [jax.tree.map(lambda x, t=t: x[t, 0], before) for t in range(turns)]
+        states.append(jax.tree.map(lambda x: x[0], last))
+        running = np.concatenate([[0.0], rewards[:, :, 0].sum(axis=1).cumsum()])
+        return states, running

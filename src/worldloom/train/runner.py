@@ -1,0 +1,289 @@
+"""One training run from folder to result: chunks of epochs, and host work between them.
+
+A run folder holds config.json, metrics.jsonl, eval.jsonl, agents.csv, turns.csv, timing.json and
+checkpoints/. Pictures and pages are written by hooks, which know more than training should.
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom.track.checkpoint import Checkpoints
+from worldloom.track.machine import machine, versions
+from worldloom.track.sinks import CsvTable, JsonLines, write_json
+from worldloom.train.build import build_env
+from worldloom.train.config import CADENCE, TrainConfig, from_dict
+from worldloom.train.evaluate import Evaluation, Evaluator
+from worldloom.train.online import EpochMetrics
+from worldloom.train.trainers import Trainer, evaluation_agent, make_trainer
+
+# Evaluation draws from keys of its own: training is the same with it and without it.
+EVALUATION_KEY = 1_000_003
+
+
+class Hook:
+    """What may happen between chunks; override what you need."""
+
+    def on_start(self, run: "Run") -> None: ...
+    def on_epochs(self, run: "Run", rows: Sequence[Mapping[str, Any]]) -> None: ...
+    def on_evaluation(self, run: "Run", evaluation: Evaluation) -> None: ...
+    def on_record(self, run: "Run") -> None: ...
+    def on_end(self, run: "Run") -> None: ...
+
+
+@dataclass
+class Run:
+    """A run while it runs, as hooks see it, and after it, as `run` returns it."""
+
+    config: TrainConfig
+    folder: Path
+    trainer: Trainer
+    evaluator: Evaluator
+    train_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    evaluation: Evaluation | None = None
+    interrupted: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.trainer.epoch
+
+    def timing(self) -> dict[str, Any]:
+        env = self.evaluator.env
+        steps = env.spec.num_agents * (env.spec.horizon or 0) * self.config.num_worlds
+        rate = self.epoch / self.train_seconds if self.train_seconds else 0.0
+        return {
+            "mode": self.config.mode,
+            "compile_seconds": round(self.trainer.compile_seconds, 3),
+            "train_seconds": round(self.train_seconds, 3),
+            "eval_seconds": round(self.eval_seconds, 3),
+            "epochs": self.epoch,
+            "epochs_per_second": round(rate, 3),
+            "agent_steps_per_second": round(rate * steps, 1),
+        }
+
+
+def new_folder(root: Path, config: TrainConfig) -> Path:
+    """An unused folder name that says what ran, in which mode and when."""
+    env = Path(config.env).stem
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{env}-{config.algo}-{config.mode}-s{config.seed}-{stamp}"
+    folder, n = root / name, 2
+    while folder.exists():
+        folder, n = root / f"{name}-{n}", n + 1
+    return folder
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """The settings of an existing run."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a run folder: it has no config.json; name one under runs/")
+    try:
+        return from_dict(json.loads(path.read_text())["config"], str(path))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a run's settings ({error}); the run cannot be used") from error
+
+
+def resume_config(folder: Path, wanted: TrainConfig | None) -> TrainConfig:
+    """The settings to go on with: those of the run, with a new cadence if one is wanted."""
+    kept = read_config(folder)
+    if wanted is None:
+        return kept
+    if wanted.fingerprint() != kept.fingerprint():
+        old, new = kept.to_dict(), wanted.to_dict()
+        differs = sorted(k for k in new if k not in CADENCE and new[k] != old.get(k))
+        raise ValueError(
+            f"{folder} was trained with other settings ({', '.join(differs)}); "
+            "resume it with its own, or start a new run"
+        )
+    return wanted
+
+
+def run(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    hooks: Sequence[Hook] = (),
+    command: str = "",
+) -> Run:
+    """Trains to `config.epochs`; with `resume` on from the newest checkpoint in `folder`.
+
+    Ctrl-C ends it after the current chunk with a checkpoint; `interrupted` then says so.
+    """
+    folder = Path(folder)
+    if not resume and folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} already exists and is not empty; choose another, or resume it")
+    trainer = make_trainer(config)  # also checks the settings, before anything is written
+    evaluator = Evaluator(build_env(config), evaluation_agent(config), config.eval_episodes)
+    this = Run(config, folder, trainer, evaluator)
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    try:
+        if resume:
+            trainer.load(checkpoints.restore(trainer.state()))
+            earlier = json.loads((folder / "timing.json").read_text())
+            this.train_seconds = earlier["train_seconds"] * trainer.epoch / earlier["epochs"]
+        write_json(folder / "config.json", _header(config, command))
+        with _sinks(folder, trainer.epoch) as sinks, _stop_on_signal() as stop:
+            for hook in hooks:
+                hook.on_start(this)
+            _loop(this, sinks, checkpoints, hooks, stop)
+        this.interrupted = stop.is_set() and this.epoch < config.epochs
+        for hook in hooks:
+            hook.on_end(this)
+    finally:
+        checkpoints.close()
+    return this
+
+
+def _header(config: TrainConfig, command: str) -> dict[str, Any]:
+    return {
+        "worldloom": versions()["worldloom"],
+        "command": command,
+        "config": config.to_dict(),
+        "hash": config.fingerprint(),
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def _next_stop(epoch: int, config: TrainConfig) -> int:
+    """The next epoch at which the host has something to do."""
+    periods = (config.chunk, config.eval_every, config.checkpoint_every, config.record_period)
+    return min([config.epochs, *((epoch // p + 1) * p for p in periods if p)])
+
+
+def _loop(
+    this: Run,
+    sinks: dict[str, Any],
+    checkpoints: Checkpoints,
+    hooks: Sequence[Hook],
+    stop: threading.Event,
+) -> None:
+    config, trainer = this.config, this.trainer
+    while trainer.epoch < config.epochs and not stop.is_set():
+        first = trainer.epoch
+        compiled, start = trainer.compile_seconds, time.perf_counter()
+        metrics = trainer.advance(_next_stop(first, config) - first)
+        compiled = trainer.compile_seconds - compiled
+        before = this.train_seconds
+        this.train_seconds += time.perf_counter() - start - compiled
+        rows = list(_rows(metrics, first, before, this.train_seconds))
+        _write(sinks, metrics, rows)
+        write_json(this.folder / "timing.json", this.timing())
+        for hook in hooks:
+            hook.on_epochs(this, rows)
+        bad = [row["epoch"] for row, ok in zip(rows, metrics.finite, strict=True) if not ok]
+        if bad:
+            raise ValueError(
+                f"epoch {bad[0]}: rewards or losses are no longer finite; lower the learning rate "
+                f"or mend the world's values ({this.folder} keeps its last good checkpoint)"
+            )
+        epoch = trainer.epoch
+        last = epoch >= config.epochs
+        if last or epoch % config.checkpoint_every == 0 or stop.is_set():
+            checkpoints.save(epoch, trainer.state())
+        if last or (config.eval_every and epoch % config.eval_every == 0):
+            _evaluate(this, sinks, hooks)
+        if config.record_period and epoch % config.record_period == 0:
+            for hook in hooks:
+                hook.on_record(this)
+    write_json(this.folder / "timing.json", this.timing())
+
+
+def _evaluate(this: Run, sinks: dict[str, Any], hooks: Sequence[Hook]) -> None:
+    key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + this.config.seed), this.epoch)
+    this.evaluation = this.evaluator(this.trainer.agents(), key)
+    this.eval_seconds += this.evaluation.seconds
+    row = {"epoch": this.epoch, "seconds": this.train_seconds} | this.evaluation.to_dict()
+    sinks["eval"].write(row)
+    for hook in hooks:
+        hook.on_evaluation(this, this.evaluation)
+
+
+def _rows(
+    metrics: EpochMetrics, first: int, start: float, end: float
+) -> Iterator[dict[str, Any]]:
+    """One row of metrics.jsonl for each epoch; seconds are spread evenly over a chunk."""
+    count = len(metrics.score)
+    for n in range(count):
+        learned = {
+            name: float(np.mean(getattr(metrics, name)[n]))
+            for name in ("loss", "grad_norm", "q_mean")
+        }
+        yield {
+            "epoch": first + n,
+            "score": float(metrics.score[n]),
+            "epsilon": float(metrics.epsilon[n]),
+            **learned,
+            "seconds": round(start + (end - start) * (n + 1) / count, 4),
+            "rewards": metrics.reward[n],
+            "losses": metrics.loss[n],
+        }
+
+
+def _write(sinks: dict[str, Any], metrics: EpochMetrics, rows: list[dict[str, Any]]) -> None:
+    for n, row in enumerate(rows):
+        sinks["metrics"].write(row)
+        epoch = row["epoch"]
+        for agent, reward in enumerate(metrics.reward[n]):
+            learned = {
+                name: getattr(metrics, name)[n][agent] for name in ("loss", "grad_norm", "q_mean")
+            }
+            sinks["agents"].write({"epoch": epoch, "agent": agent, "reward": reward} | learned)
+        for turn, rewards in enumerate(metrics.turn_reward[n]):
+            for agent, reward in enumerate(rewards):
+                sinks["turns"].write(
+                    {"epoch": epoch, "turn": turn, "agent": agent, "reward": reward}
+                )
+    sinks["agents"].flush()
+    sinks["turns"].flush()
+
+
+@contextmanager
+def _sinks(folder: Path, epoch: int) -> Iterator[dict[str, Any]]:
+    learned = ["loss", "grad_norm", "q_mean"]
+    sinks = {
+        "metrics": JsonLines(folder / "metrics.jsonl", epoch),
+        "eval": JsonLines(folder / "eval.jsonl", epoch + 1),
+        "agents": CsvTable(folder / "agents.csv", ["epoch", "agent", "reward", *learned], epoch),
+        "turns": CsvTable(folder / "turns.csv", ["epoch", "turn", "agent", "reward"], epoch),
+    }
+    try:
+        yield sinks
+    finally:
+        for sink in sinks.values():
+            sink.close()
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """The first Ctrl-C asks for a clean end; a second one is the usual KeyboardInterrupt."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(signum, frame):
+        signal.signal(signal.SIGINT, previous)
+        print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
+        stop.set()
+
+    previous = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+

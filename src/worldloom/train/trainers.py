@@ -1,0 +1,159 @@
+"""What the runner drives: a run that advances by epochs, in any of the four modes."""
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from worldloom.core import stack
+from worldloom.core.types import PyTree, RunState
+from worldloom.train.build import build_env, build_loop
+from worldloom.train.config import TrainConfig
+from worldloom.train.modes import make_driver
+from worldloom.train.online import EpochMetrics
+
+
+class Trainer(Protocol):
+    """A run in progress."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def compile_seconds(self) -> float: ...
+    def advance(self, epochs: int) -> EpochMetrics: ...
+    def agents(self) -> PyTree:
+        """Parameters of all agents, stacked, for evaluation."""
+        ...
+
+    def state(self) -> PyTree:
+        """What a checkpoint holds."""
+        ...
+
+    def load(self, state: PyTree) -> None: ...
+
+
+class JaxTrainer:
+    """A `RunState` and the driver that advances it."""
+
+    def __init__(self, config: TrainConfig):
+        self.loop = build_loop(config)
+        self._driver = make_driver(self.loop, config.mode, config.chunk)
+        self.run: RunState = jax.jit(self.loop.init)(jax.random.key(config.seed))
+
+    @property
+    def epoch(self) -> int:
+        return int(self.run.epoch)
+
+    @property
+    def compile_seconds(self) -> float:
+        return self._driver.compile_seconds
+
+    def advance(self, epochs: int) -> EpochMetrics:
+        self.run, metrics = self._driver.advance(self.run, epochs)
+        return metrics
+
+    def agents(self) -> PyTree:
+        return self.run.learner.params
+
+    def state(self) -> PyTree:
+        return self.run
+
+    def load(self, state: PyTree) -> None:
+        self.run = state
+
+
+class TorchTrainer:
+    """The original's loop in PyTorch. Its checkpoints hold weights to evaluate, not a resume."""
+
+    compile_seconds = 0.0
+
+    def __init__(self, config: TrainConfig):
+        from worldloom.reference import torch_loop
+
+        self.settings = torch_settings(config)
+        self._run_epoch = torch_loop.run_epoch
+        self.env, self._agents = torch_loop.setup(self.settings, config.seed, config.tuned)
+        self.epoch = 0
+
+    def advance(self, epochs: int) -> EpochMetrics:
+        records = []
+        for _ in range(epochs):
+            turns = self.settings.turns
+            records.append(self._run_epoch(self.env, self._agents, self.epoch, turns))
+            self.epoch += 1
+        rewards = np.array([r["rewards"] for r in records], np.float32)
+        losses = np.array([r["losses"] for r in records], np.float32)
+        unknown = np.full_like(losses, np.nan)
+        return EpochMetrics(
+            score=rewards.sum(axis=1),
+            reward=rewards,
+            turn_reward=np.array([r["turn_rewards"] for r in records], np.float32),
+            epsilon=np.array([r["epsilon"] for r in records], np.float32),
+            loss=losses,
+            grad_norm=unknown,
+            q_mean=unknown,
+            finite=np.isfinite(rewards).all(axis=1),
+        )
+
+    def agents(self) -> PyTree:
+        from worldloom.reference.weights import to_flax
+
+        return stack.stack([to_flax(agent.qnetwork_local) for agent in self._agents])
+
+    def state(self) -> PyTree:
+        return self.agents()
+
+    def load(self, state: PyTree) -> None:
+        raise ValueError(
+            "a torch_sequential run cannot be resumed: the original keeps neither its memory nor "
+            "its generators; start it again, or resume a jax run"
+        )
+
+
+def torch_settings(config: TrainConfig) -> Any:
+    """The baseline's settings (a `TorchConfig`) for the same world and sizes."""
+    from worldloom.reference.torch_loop import TorchConfig
+
+    env = build_env(config)
+    world, iqn = env.base, config.iqn
+    height, width = world.shape
+    value = {kind.name: kind.value for kind in world.kinds}
+    return TorchConfig(
+        height=height,
+        width=width,
+        num_agents=env.spec.num_agents,
+        radius=world.radius,
+        spawn_prob=sum(rate for _, rate in world.kinds[0].becomes),
+        items="mixed" if "Bone" in value else "gems",
+        gem_value=value["Gem"],
+        food_value=value.get("Food", 5.0),
+        bone_value=value.get("Bone", -10.0),
+        turns=env.spec.horizon or 50,
+        layer_size=iqn.hidden,
+        n_quantiles=iqn.num_quantiles,
+        act_quantiles=iqn.act_quantiles,
+        batch_size=iqn.batch_size,
+        memory_size=config.memory_rows,
+        n_frames=env.spec.num_frames,
+        n_step=iqn.n_step,
+        gamma=iqn.gamma,
+        lr=iqn.learning_rate,
+        tau=iqn.target_rate,
+        sync_freq=iqn.sync_epochs or 200,
+        epsilon=config.epsilon,
+        epsilon_decay=config.epsilon_decay,
+        epsilon_min=config.epsilon_min,
+    )
+
+
+def make_trainer(config: TrainConfig) -> Trainer:
+    """The trainer of the configured mode, before its first epoch."""
+    return TorchTrainer(config) if config.mode == "torch_sequential" else JaxTrainer(config)
+
+
+def evaluation_agent(config: TrainConfig) -> Any:
+    """The agent as it is evaluated: greedy, and without the original's random levels."""
+    if config.algo == "iqn" and config.iqn.legacy:
+        config = replace(config, iqn=replace(config.iqn, legacy=False, act_quantiles=32))
+    return build_loop(config).agent
