@@ -4,7 +4,8 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -43,9 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[list[str]], int] = globals()[f"_{name}"]
     try:
         return command(rest)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"worldloom {name}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"worldloom {name}: stopped at once", file=sys.stderr)
+        return 130
 
 
 def _help() -> str:
@@ -67,9 +71,9 @@ def _help() -> str:
 
 
 def _parse(kind: Any, argv: list[str], command: str) -> Any:
-    import tyro
+    from worldloom.track.arguments import parse
 
-    return tyro.cli(kind, prog=f"worldloom {command}", description=COMMANDS[command], args=argv)
+    return parse(kind, argv, f"worldloom {command}", COMMANDS[command])
 
 
 def _print_json(value: Any) -> None:
@@ -79,15 +83,23 @@ def _print_json(value: Any) -> None:
 
 
 def _world_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """name=value pairs as a dict; values are read as YAML scalars."""
+    """name=value pairs as a dict; values are read as YAML."""
     import yaml
 
     options = {}
     for pair in pairs:
-        name, equals, value = pair.partition("=")
+        name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ValueError(f"--world {pair}: write options as name=value, e.g. num_agents=3")
-        options[name.replace("-", "_")] = yaml.safe_load(value)
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
+        if isinstance(value, str):
+            # YAML takes 1e-3 and nan for text.
+            with suppress(ValueError):
+                value = float(value)
+        options[name.replace("-", "_")] = value
     return options
 
 
@@ -131,17 +143,16 @@ def _envs(argv: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     import tyro
 
-    from worldloom.train.config import Settings, TrainConfig
     from worldloom.track.machine import use_compilation_cache
+    from worldloom.train.config import Settings, TrainConfig
 
-    original = _preset(argv) == "original"
-    base = TrainConfig.original() if original else TrainConfig()
+    base = _starting_point(argv)
     names = Settings.__dataclass_fields__
     defaults = Settings(**{name: getattr(base, name) for name in names})
 
     @dataclass
     class Train:
-        env: Annotated[str, tyro.conf.Positional] = "treasurehunt"
+        env: Annotated[str, tyro.conf.Positional] = base.env
         """A world's name (see `worldloom envs`) or a YAML file."""
         world: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
         """Options of the world, such as num_agents=3 turn_order=simultaneous."""
@@ -155,7 +166,9 @@ def _train(argv: list[str]) -> int:
         """Write GIFs and report.html."""
         json: bool = False
         """Print the result as JSON."""
-        settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: defaults)
+        settings: Annotated[Settings, tyro.conf.arg(name="")] = field(
+            default_factory=lambda: defaults
+        )
 
     args = _parse(Train, argv, "train")
     use_compilation_cache()
@@ -163,49 +176,59 @@ def _train(argv: list[str]) -> int:
     config = TrainConfig(
         env=args.env, world=dict(base.world) | _world_options(args.world), **chosen
     )
-    if args.resume is not None:
-        return _resume(args, config)
-    from worldloom.train.runner import new_folder
+    if args.resume is None:
+        from worldloom.train.runner import new_folder
 
-    return _run(config, new_folder(args.out, config), args, resume=False)
-
-
-def _preset(argv: list[str]) -> str:
-    """The preset decides the defaults that the help shows, so it is read before the rest."""
-    for n, arg in enumerate(argv):
-        if arg == "--preset" and n + 1 < len(argv):
-            return argv[n + 1]
-        if arg.startswith("--preset="):
-            return arg.partition("=")[2]
-    return "default"
+        folder = new_folder(args.out, config)
+    else:
+        folder = args.resume
+    command = shlex.join(["worldloom", "train", *argv])
+    return _run(config, folder, args, command)
 
 
-def _resume(args: Any, wanted: "TrainConfig") -> int:
-    """A resumed run keeps its settings; only how far and how often may be new."""
-    from worldloom.train.config import CADENCE, Settings
-    from worldloom.train.runner import read_config
+def _starting_point(argv: list[str]) -> "TrainConfig":
+    """The settings that arguments change: a resumed run's own, a preset's, or the defaults.
 
-    kept = read_config(args.resume)
-    fresh = Settings()
-    changes = {
-        name: getattr(wanted, name)
-        for name in CADENCE
-        if getattr(wanted, name) != getattr(fresh, name)
-    }
-    config = replace(kept, **changes)
-    return _run(config, args.resume, args, resume=True)
+    They are the defaults that the help shows, so they are found before the rest is parsed.
+    """
+    from worldloom.train.config import TrainConfig
+
+    resume, preset = _value_of("--resume", argv), _value_of("--preset", argv)
+    if resume is not None:
+        from worldloom.train.runner import read_config
+
+        if preset is not None:
+            raise ValueError("--preset starts a new run; leave it out to go on with --resume")
+        return read_config(Path(resume))
+    return TrainConfig.original() if preset == "original" else TrainConfig()
 
 
-def _run(config: "TrainConfig", folder: Path, args: Any, *, resume: bool) -> int:
+def _value_of(flag: str, argv: list[str]) -> str | None:
+    """The value given to a flag, last one first; None if it is not there."""
+    found = None
+    for arg, following in zip(argv, [*argv[1:], None], strict=True):
+        name, equals, value = arg.partition("=")
+        if name == flag:
+            found = value if equals else following
+    return found
+
+
+def _run(config: "TrainConfig", folder: Path, args: Any, command: str) -> int:
     from worldloom.report.hooks import Pictures
     from worldloom.track.console import facts
     from worldloom.train.progress import Progress
     from worldloom.train.runner import run
 
-    command = shlex.join(["worldloom", *sys.argv[1:]])
     hooks = [Progress(), *([Pictures()] if args.report else [])]
-    result = run(config, folder, resume=resume, hooks=hooks, command=command)
-    again = f"worldloom train --resume {folder}"
+    resume = args.resume is not None
+    again = shlex.join(["worldloom", "train", "--resume", str(folder)])
+    try:
+        result = run(config, folder, resume=resume, hooks=hooks, command=command)
+    except KeyboardInterrupt:
+        if not (folder / "config.json").exists():
+            raise
+        print(f"stopped at once; go on from the last checkpoint: {again}", file=sys.stderr)
+        return 130
     summary = {"run": str(folder), "epoch": result.epoch} | result.timing()
     if result.evaluation is not None:
         summary["score"] = result.evaluation.mean
@@ -228,7 +251,7 @@ def _run(config: "TrainConfig", folder: Path, args: Any, *, resume: bool) -> int
     if (folder / "report.html").exists():
         shown["report"] = folder / "report.html"
     if result.interrupted:
-        shown["stopped early"] = f"go on with: {again}"
+        shown["go on with"] = again
     facts(f"{config.env}, {config.algo}, {config.mode}, seed {config.seed}", shown)
     return 130 if result.interrupted else 0
 
@@ -374,7 +397,7 @@ def _report(argv: list[str]) -> int:
         json: bool = False
 
     args = _parse(Report, argv, "report")
-    from worldloom.report.html import write_page
+    from worldloom.report.pages import write_page
 
     page = write_page(args.target)
     if args.json:

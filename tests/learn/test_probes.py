@@ -16,15 +16,15 @@ IQN = {
 # name -> (algorithm, configuration, updates, tolerance)
 LEARNERS = {
     "iqn": ("iqn", IQNConfig(**IQN), 800, 0.1),
-    "iqn, own levels": ("iqn", IQNConfig(**IQN, levels="own"), 800, 0.1),
-    "iqn, noisy": ("iqn", IQNConfig(**IQN, noisy=True), 1000, 0.15),
+    "iqn, own levels and noise": ("iqn", IQNConfig(**IQN, levels="own", noisy=True), 1000, 0.1),
     "iqn, legacy": (
         "iqn",
         IQNConfig(
-            **IQN, act_quantiles=64, levels="own", noisy=True, max_grad_norm=1.0, legacy=True,
+            **IQN, act_quantiles=64, act_levels="random", levels="own", noisy=True,
+            max_grad_norm=1.0, legacy=True,
         ),
         1000,
-        0.15,
+        0.1,
     ),
     "dqn": ("dqn", DQNConfig(hidden=(32,), batch_size=32, learning_rate=3e-3), 1000, 0.05),
     "qlearning": ("qlearning", QLearningConfig(table_size=509, learning_rate=0.5), 300, 0.01),

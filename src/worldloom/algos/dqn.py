@@ -1,6 +1,7 @@
 """Double DQN (van Hasselt et al. 2016) with n-step returns and a target that follows slowly."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,14 @@ from worldloom.algos.metrics import LearnMetrics
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.layers import MLP
-from worldloom.nn.values import epsilon_greedy, flatten, huber, num_actions, take_action
+from worldloom.nn.values import (
+    blank_observation,
+    epsilon_greedy,
+    flatten,
+    huber,
+    num_actions,
+    take_action,
+)
 
 
 @dataclass(frozen=True)
@@ -76,25 +84,28 @@ class DQN:
 
     def init(self, key: Key, spec: EnvSpec) -> DQNLearner:
         """A learner with fresh parameters, and a target equal to them."""
-        obs = jnp.zeros((1, *spec.observation.shape), spec.observation.dtype)
-        params = self.network.init(key, flatten(obs))
+        params = self.network.init(key, flatten(blank_observation(spec)))
         # The target starts equal, in buffers of its own, so that both can be donated.
         target = jax.tree.map(jnp.copy, params)
         return DQNLearner(params, target, self.optimiser.init(params), jnp.int32(0))
+
+    def values(self, params: PyTree, obs: Array) -> Any:
+        """Expected returns (B, actions) of obs (B, frames, *frame)."""
+        return self.network.apply(params, flatten(obs))
 
     def act(
         self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
         """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
-        q = self.network.apply(params, flatten(obs))
+        q = self.values(params, obs)
         return epsilon_greedy(q, key, explore), q
 
     def loss(self, params: PyTree, target: PyTree, batch: Batch) -> tuple[Array, Array]:
         """Huber loss with a double-Q target, and the mean value of the actions taken."""
-        best = self.network.apply(params, flatten(batch.next_obs)).argmax(axis=-1)
-        after = take_action(self.network.apply(target, flatten(batch.next_obs)), best)  # (B,)
+        best = self.values(params, batch.next_obs).argmax(axis=-1)
+        after = take_action(self.values(target, batch.next_obs), best)  # (B,)
         aim = jax.lax.stop_gradient(batch.reward + batch.discount * after)
-        now = take_action(self.network.apply(params, flatten(batch.obs)), batch.action)
+        now = take_action(self.values(params, batch.obs), batch.action)
         return huber(aim - now).mean(), now.mean()
 
     def update(

@@ -6,7 +6,7 @@ weights in every pass, 256 random levels when acting. The memory supplies its ga
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +14,25 @@ import optax
 from flax import struct
 
 from worldloom.algos.metrics import LearnMetrics
-from worldloom.core import draws
+from worldloom.core import draws, stack
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.iqn import IQNJAX, Noise
-from worldloom.nn.values import epsilon_greedy, flatten, huber, num_actions, take_action
+from worldloom.nn.values import (
+    blank_observation,
+    epsilon_greedy,
+    flatten,
+    huber,
+    num_actions,
+    take_action,
+)
 
 # Levels and weight noise of the three passes of a loss: online(s), online(s'), target(s').
 Levels = dict[str, Array]
 Noises = dict[str, Noise | None]
 PASSES = ("online", "select", "target")
+LEVELS = ("shared", "own")
+ACT_LEVELS = ("midpoints", "random")
 
 
 @dataclass(frozen=True)
@@ -31,16 +40,19 @@ class IQNConfig:
     """Every option of the algorithm.
 
     levels: "shared" draws one set of stratified quantile levels for the whole batch, "own" a
-    fresh uniform set for every row (the paper's). noisy: perturb weights when learning.
-    target_rate: share of the online parameters that flows into the target in each update.
+    fresh uniform set for every row (the paper's). act_levels: with the midpoints of equal strata
+    greedy actions carry no noise; the original draws at random. noisy: perturb weights when
+    learning. target_rate: share of the online parameters that flows into the target in each
+    update.
     """
 
     hidden: int = 64
-    num_quantiles: int = 8
-    act_quantiles: int = 8
+    num_quantiles: int = 4
+    act_quantiles: int = 4
+    act_levels: Literal["midpoints", "random"] = "midpoints"
     levels: Literal["shared", "own"] = "shared"
     noisy: bool = False
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     max_grad_norm: float = 10.0
     gamma: float = 0.9
     n_step: int = 1
@@ -53,9 +65,9 @@ class IQNConfig:
     def original(cls) -> "IQNConfig":
         """The configuration of the original treasure hunt."""
         return cls(
-            hidden=250, num_quantiles=12, act_quantiles=256, levels="own", noisy=True,
-            learning_rate=2.5e-4, max_grad_norm=1.0, gamma=0.99, n_step=3, target_rate=1e-3,
-            sync_epochs=200, batch_size=256, legacy=True,
+            hidden=250, num_quantiles=12, act_quantiles=256, act_levels="random", levels="own",
+            noisy=True, learning_rate=2.5e-4, max_grad_norm=1.0, gamma=0.99, n_step=3,
+            target_rate=1e-3, sync_epochs=200, batch_size=256, legacy=True,
         )  # fmt: skip
 
     def __post_init__(self):
@@ -68,6 +80,13 @@ class IQNConfig:
         for name in ("learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"iqn: {name}={getattr(self, name):g}; it must be positive")
+        if self.sync_epochs < 0:
+            raise ValueError(f"iqn: sync_epochs={self.sync_epochs}; use 0 for never, or 1 and more")
+        for name, known in (("levels", LEVELS), ("act_levels", ACT_LEVELS)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"iqn: {name}={getattr(self, name)!r}; use {' or '.join(map(repr, known))}"
+                )
 
 
 class IQNLearner(struct.PyTreeNode):
@@ -85,6 +104,11 @@ class IQN:
     num_actions: int
 
     @property
+    def activations(self) -> int:
+        """Numbers in the widest layer of one update: how much one agent asks of the caches."""
+        return self.config.batch_size * self.config.num_quantiles * self.config.hidden
+
+    @property
     def network(self) -> IQNJAX:
         return IQNJAX(self.num_actions, self.config.hidden, noisy=self.config.noisy)
 
@@ -99,8 +123,8 @@ class IQN:
         )
 
     def init(self, key: Key, spec: EnvSpec) -> IQNLearner:
-        obs = jnp.zeros((1, *spec.observation.shape), spec.observation.dtype)
-        params = self.network.init(key, flatten(obs), midpoints(self.config.num_quantiles))
+        obs = flatten(blank_observation(spec))
+        params = self.network.init(key, obs, midpoints(self.config.num_quantiles))
         # The target starts equal, in buffers of its own, so that both can be donated.
         target = jax.tree.map(jnp.copy, params)
         return IQNLearner(params, target, self.optimiser.init(params), jnp.int32(0))
@@ -110,15 +134,12 @@ class IQN:
     def act(
         self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame).
-
-        Levels are the midpoints of equal strata, so that greedy actions carry no noise.
-        """
+        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
         explore_key, level_key = jax.random.split(key)
         taus = midpoints(self.config.act_quantiles)
-        if self.config.legacy:
+        if self.config.act_levels == "random":
             taus = draws.uniform(level_key, (obs.shape[0], self.config.act_quantiles))
-        q = self.network.apply(params, flatten(obs), taus, method=IQNJAX.get_qvalues)
+        q: Any = self.network.apply(params, flatten(obs), taus, method=IQNJAX.get_qvalues)
         return epsilon_greedy(q, explore_key, explore), q
 
     # Learning ----------------------------------------------------------------------------------
@@ -133,18 +154,16 @@ class IQN:
     ) -> tuple[Array, Array]:
         """Quantile Huber loss with a double-Q target, and the mean value of the actions taken."""
 
-        def quantiles(weights, obs, name):  # (B, N, actions)
-            return self.network.apply(weights, flatten(obs), taus[name], noises[name])
-
-        best = jax.lax.stop_gradient(
-            self.network.apply(
-                params, flatten(batch.next_obs), taus["select"], noises["select"],
-                method=IQNJAX.get_qvalues,
+        def network(weights, obs, name, method=IQNJAX.__call__) -> Any:
+            return self.network.apply(
+                weights, flatten(obs), taus[name], noises[name], method=method
             )
-        ).argmax(axis=-1)  # fmt: skip
-        after = take_action(quantiles(target, batch.next_obs, "target"), best)  # (B, N')
+
+        q = network(params, batch.next_obs, "select", IQNJAX.get_qvalues)  # (B, actions)
+        best = jax.lax.stop_gradient(q).argmax(axis=-1)
+        after = take_action(network(target, batch.next_obs, "target"), best)  # (B, N')
         aim = batch.reward[:, None] + batch.discount[:, None] * jax.lax.stop_gradient(after)
-        now = take_action(quantiles(params, batch.obs, "online"), batch.action)  # (B, N)
+        now = take_action(network(params, batch.obs, "online"), batch.action)  # (B, N)
         loss = quantile_huber(now, aim, taus["online"])  # (B, N, N')
         if self.config.legacy:
             return loss.mean(), now.mean()
@@ -163,7 +182,8 @@ class IQN:
         noises: Noises = dict.fromkeys(PASSES)
         if config.noisy:
             keys = jax.random.split(noise_key, len(PASSES))
-            noises = {n: self.network.sample_noise(k) for n, k in zip(PASSES, keys, strict=True)}
+            drawn = jax.vmap(self.network.sample_noise)(keys)
+            noises = {name: stack.index(drawn, n) for n, name in enumerate(PASSES)}
         return dict(zip(PASSES, taus, strict=True)), noises
 
     def update(

@@ -1,5 +1,6 @@
 """Worlds by name."""
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -13,6 +14,18 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
     "treasurehunt": (
         "worldloom.envs.grid.treasurehunt:make",
         "five short-sighted agents share a field in which gems appear",
+    ),
+    "tag": (
+        "worldloom.envs.grid.tag:make",
+        "one agent is it and passes that on by walking into another",
+    ),
+    "cleanup": (
+        "worldloom.envs.grid.cleanup:make",
+        "apples grow only while somebody cleans the river, which pays nothing",
+    ),
+    "staghunt": (
+        "worldloom.envs.grid.staghunt:make",
+        "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
     ),
 }
 _REGISTERED: dict[str, tuple[Callable[..., PureEnv], str]] = {}
@@ -32,9 +45,12 @@ def register(name: str, maker: Callable[..., PureEnv], description: str = "") ->
 
 
 def maker(name: str) -> Callable[..., PureEnv]:
-    """The function that makes a world."""
+    """The function that makes a world; a name that ends in .yaml or .yml is a file's path."""
     if name in _REGISTERED:
         return _REGISTERED[name][0]
+    if name.lower().endswith((".yaml", ".yml")):
+        load = importlib.import_module("worldloom.envs.grid.definition").load
+        return functools.partial(load, name)
     if name not in _BUILT_IN:
         raise ValueError(f"there is no world {name!r}; {suggest(name, list(names()))}")
     module, function = _BUILT_IN[name][0].split(":")
@@ -42,7 +58,7 @@ def maker(name: str) -> Callable[..., PureEnv]:
 
 
 def make(name: str, **options: Any) -> PureEnv:
-    """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``."""
+    """A world by name or YAML file, with options: ``make("treasurehunt", num_agents=3)``."""
     function = maker(name)
     known = option_names(function)
     for option in options:

@@ -50,12 +50,16 @@ class IQNJAX(nn.Module):
         state = nn.relu(self.head1(x))  # (B, hidden)
         levels = nn.relu(self.cos_embedding(self.calc_cos(taus)))  # (N or B N, hidden)
         mixed = state[:, None, :] * levels  # (B, N, hidden)
-        return nn.relu(self.ff_1(mixed, noise and noise["ff_1"]))
+        return nn.relu(self.ff_1(mixed, noise["ff_1"] if noise else None))
 
     def _dueling(self, h: Array, noise: Noise | None) -> Array:
-        advantage = self.advantage(h, noise and noise["advantage"])
-        value = self.value(h, noise and noise["value"])
-        return value + advantage - advantage.mean(axis=-1, keepdims=True)
+        """V + A - mean A; both are linear in h, so their weights are combined before the pass."""
+        advantage, advantage_bias = self.advantage.weights(
+            self.hidden, noise["advantage"] if noise else None
+        )
+        value, value_bias = self.value.weights(self.hidden, noise["value"] if noise else None)
+        kernel = value + advantage - advantage.mean(axis=-1, keepdims=True)
+        return h @ kernel + (value_bias + advantage_bias - advantage_bias.mean())
 
     def sample_noise(self, key: Key) -> Noise:
         """One draw of every noisy layer's perturbation."""

@@ -45,9 +45,13 @@ class NoisyLinear(nn.Module):
     features: int
     sigma: float | None = 0.017
 
-    @nn.compact
     def __call__(self, x: Array, noise: LayerNoise | None = None) -> Array:
-        inputs = x.shape[-1]
+        kernel, bias = self.weights(x.shape[-1], noise)
+        return x @ kernel + bias
+
+    @nn.compact
+    def weights(self, inputs: int, noise: LayerNoise | None = None) -> tuple[Array, Array]:
+        """The kernel (inputs, features) and bias (features,) under a perturbation."""
         bound = symmetric_uniform(math.sqrt(3.0 / inputs))
         kernel = self.param("kernel", bound, (inputs, self.features))
         bias = self.param("bias", bound, (self.features,))
@@ -58,7 +62,7 @@ class NoisyLinear(nn.Module):
             if noise is not None:
                 kernel = kernel + sigma_kernel * noise[0]
                 bias = bias + sigma_bias * noise[1]
-        return x @ kernel + bias
+        return kernel, bias
 
 
 def layer_noise(key: Key, inputs: int, outputs: int) -> LayerNoise:

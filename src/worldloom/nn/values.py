@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
-from worldloom.core.spaces import Discrete
+from worldloom.core.spaces import Dict, Discrete
 from worldloom.core.types import Array, Key
 
 
@@ -16,6 +16,17 @@ def num_actions(spec: EnvSpec) -> int:
             "by value needs a Discrete choice; use an agent for continuous actions"
         )
     return spec.action.n
+
+
+def blank_observation(spec: EnvSpec) -> Array:
+    """A batch of one observation, (1, *shape) of zeros; a ValueError where it is not one array."""
+    space = spec.observation
+    if isinstance(space, Dict):
+        raise ValueError(
+            f"{spec.name}: observations are a Dict, but an agent that chooses by value needs one "
+            "array; flatten them in the world"
+        )
+    return jnp.zeros((1, *space.shape), space.dtype)
 
 
 def flatten(obs: Array) -> Array:

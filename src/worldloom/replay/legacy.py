@@ -15,8 +15,7 @@ from worldloom.core import draws
 from worldloom.core.types import Array, Batch, Key, Transition
 
 
-@struct.dataclass
-class LegacyRingState:
+class LegacyRingState(struct.PyTreeNode):
     rows: Transition  # leaves (capacity, 1, ...)
     head: Array
     size: Array

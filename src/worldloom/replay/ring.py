@@ -19,8 +19,7 @@ from worldloom.core import draws
 from worldloom.core.types import Array, Batch, Key, Transition
 
 
-@struct.dataclass
-class RingState:
+class RingState(struct.PyTreeNode):
     rows: Transition  # leaves (capacity, lanes, ...)
     episode: Array  # (capacity, lanes) number of the episode a row belongs to
     step: Array  # (capacity, lanes) place of the row in its episode

@@ -4,7 +4,6 @@ A frame is put together from finished cells. Every combination of things that oc
 during an episode is composed once; after that a frame is one array lookup.
 """
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from worldloom.report import sprites
-from worldloom.report.colors import RGB
+from worldloom.report.colors import RGB, lighter
+from worldloom.report.gif import save_gif
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from worldloom.envs.grid.kinds import Kind
     from worldloom.envs.grid.world import GridWorld
+
+__all__ = ["draw", "frames", "save_gif", "save_png"]
 
 BARE: RGB = (196, 190, 178)  # ground on which a world says nothing lies
 _CAPTION_PAPER: RGB = (43, 45, 58)
 _CAPTION_INK: RGB = (240, 236, 226)
 _CAPTION_DONE: RGB = (242, 190, 72)
 _WORN = {"it"}  # kinds that an agent wears: drawn over it
-_AS_BEFORE = 255  # the palette entry of pixels that a GIF frame leaves alone
 _LOOKS = 5  # directions an agent can look in
 
 
@@ -69,18 +71,19 @@ def frames(
     turns = len(layers) - 1
     scores = None
     if rewards is not None:
-        paid = np.asarray(rewards, float).reshape(-1, *np.shape(rewards)[1:])
+        paid = np.asarray(rewards, float)
         if len(paid) != turns:
             raise ValueError(
                 f"frames: {len(paid)} rewards for {turns} turns between {len(layers)} states; "
                 "give one row for each turn"
             )
-        scores = np.concatenate([[0.0], np.cumsum(paid.reshape(turns, -1).sum(axis=1))])
+        scores = np.concatenate([[0.0], np.cumsum(paid.sum(axis=tuple(range(1, paid.ndim))))])
+    decimals = 0 if scores is None or np.allclose(scores, np.round(scores)) else 1
     pictures = []
     for turn in range(turns + 1):
         text = progress = None
         if caption:
-            score = "" if scores is None else f"score {scores[turn]:.0f}"
+            score = "" if scores is None else f"score {scores[turn]:.{decimals}f}"
             text, progress = (f"turn {turn}/{turns}", score), turn / max(turns, 1)
         pictures.append(_picture(bank, cells[turn], text, progress))
     return pictures
@@ -92,60 +95,6 @@ def save_png(image: "Image", path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, format="PNG", optimize=True)
     return path
-
-
-def save_gif(images: Sequence["Image"], path: str | Path, ms: int = 100) -> Path:
-    """Writes a GIF that loops for ever, `ms` for each frame; the last one rests a second.
-
-    Frame t of the file is image t, also where two images are equal. All frames share one palette
-    and each stores only the pixels that changed.
-    """
-    from PIL import GifImagePlugin
-
-    if not images:
-        raise ValueError(f"save_gif: no frames for {path}; give at least one picture")
-    if any(image.size != images[0].size for image in images):
-        sizes = sorted({image.size for image in images})
-        raise ValueError(f"save_gif: frames of different sizes {sizes}; all must be of one size")
-    palette = _shared_palette(images)
-    width, height = images[0].size
-    table = bytes(palette.getpalette() or ()).ljust(768, b"\0")
-    head = b"GIF89a" + struct.pack("<HHBBB", width, height, 0xF7, 0, 0) + table
-    parts = [head, b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"]  # 0: loop for ever
-    shown = None
-    for number, image in enumerate(images):
-        now = np.asarray(image.convert("RGB").quantize(palette=palette, dither=0))
-        corner, patch = _change(shown, now)
-        wait = ms if number < len(images) - 1 else max(ms, 1000)
-        options = {"duration": wait, "transparency": _AS_BEFORE, "disposal": 1}
-        parts += GifImagePlugin.getdata(_indexed(patch), corner, **options)
-        shown = now
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(parts) + b"\x3b")
-    return path
-
-
-def _change(shown: np.ndarray | None, now: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
-    """The corner (x, y) and the indices of the rectangle that changed; at least one pixel."""
-    if shown is None:
-        return (0, 0), now
-    changed = shown != now
-    rows, columns = np.flatnonzero(changed.any(axis=1)), np.flatnonzero(changed.any(axis=0))
-    if not len(rows):
-        return (0, 0), now[:1, :1]
-    part = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    patch = np.where(changed[part], now[part], _AS_BEFORE).astype(np.uint8)
-    return (int(columns[0]), int(rows[0])), patch
-
-
-def _indexed(patch: np.ndarray) -> "Image":
-    """Palette indices (h, w) uint8 as an image; the palette itself is written once, up front."""
-    from PIL import Image
-
-    image = Image.fromarray(patch)
-    image.putpalette(bytes(768))
-    return image
 
 
 # Cells -------------------------------------------------------------------------------------------
@@ -192,9 +141,10 @@ def _compose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A bank of finished cells (U, tile, tile, 3) and which of them stands where (T, H, W)."""
     num_turns, num_layers, height, width = layers.shape
-    if layers.min() < 0 or layers.max() >= len(world.kinds):
+    unknown = layers[(layers < 0) | (layers >= len(world.kinds))]
+    if len(unknown):
         raise ValueError(
-            f"{world.name}: layers hold kind {int(layers.max())}; there are only kinds 0 to "
+            f"{world.name}: layers hold kind {unknown[0]}; there are only kinds 0 to "
             f"{len(world.kinds) - 1}"
         )
     rows, columns = np.mgrid[:height, :width]
@@ -236,32 +186,40 @@ def _open_sides(world: "GridWorld", layers: np.ndarray) -> np.ndarray:
 def _cell(world: "GridWorld", look: list[int], num_layers: int, tile: int) -> np.ndarray:
     """One finished cell (tile, tile, 3) uint8."""
     shaded, texture, who = look[-3:]
-    worn = []
     cell = np.empty((tile, tile, 3), np.float32)
-    cell[:] = BARE
+    cell[:] = _ground(world)
     if texture % 2:
         cell *= 0.97
     for layer in range(num_layers):
+        own = who and layer == num_layers - 1  # on the top layer an agent stands for itself
         kind = world.kinds[look[layer]]
-        empty = look[layer] == 0 and (layer > 0 or not sprites.is_known(kind.name))
-        if empty or (who and kind.name == world.agent):
+        if own or (look[layer] == 0 and (layer > 0 or not sprites.is_known(kind.name))):
             continue
         variant = 0
         if kind.name.lower() in sprites.FLOORS:
             variant = texture + sprites.TEXTURES * look[num_layers + layer]
-        sprite = sprites.thing(kind.name, kind.glyph, tuple(kind.color), tile, variant)
-        if who and kind.name.lower() in _WORN:
-            worn.append(sprite)
-        else:
-            _lay(cell, sprite)
+        _lay(cell, _sprite(kind, tile, variant))
     if shaded:
         _lay(cell, sprites.shade(tile))
     if who:
         number, gaze = divmod(who - 1, _LOOKS)
+        seen_as = world.kinds[look[num_layers - 1]]
+        gaze = sprites.FACINGS.get(seen_as.name.lower(), gaze)
         _lay(cell, sprites.agent(number, tile, gaze))
-    for sprite in worn:
-        _lay(cell, sprite)
+        if seen_as.name.lower() in _WORN:
+            _lay(cell, _sprite(seen_as, tile, 0))
     return np.round(cell).astype(np.uint8)
+
+
+def _ground(world: "GridWorld") -> RGB:
+    """The colour of ground on which nothing lies: that of the empty kind, unless it is black."""
+    empty = world.kinds[0].color
+    return lighter((empty[0], empty[1], empty[2]), 0.25) if any(empty) else BARE
+
+
+def _sprite(kind: "Kind", tile: int, variant: int) -> np.ndarray:
+    red, green, blue = kind.color
+    return sprites.thing(kind.name, kind.glyph, (red, green, blue), tile, variant)
 
 
 def _lay(cell: np.ndarray, sprite: np.ndarray) -> None:
@@ -302,7 +260,8 @@ def _with_caption(
     pen = ImageDraw.Draw(image)
     line = max(2, bar // 10)
     if progress:
-        pen.rectangle((0, height, max(0, round(progress * width) - 1), height + line - 1), _CAPTION_DONE)
+        done = max(0, round(progress * width) - 1)
+        pen.rectangle((0, height, done, height + line - 1), _CAPTION_DONE)
     font = _font(bar * 0.52)
     middle, margin = height + line + (bar - line) / 2 - 0.5, bar * 0.4
     left, right = caption
@@ -319,22 +278,3 @@ def _font(size: float) -> Any:
     from PIL import ImageFont
 
     return ImageFont.load_default(size)
-
-
-def _shared_palette(images: Sequence["Image"]) -> "Image":
-    """An image that carries the colours of all frames: 255, which leaves one for 'as before'.
-
-    Colours count by the root of how often they occur: a field of sand must not take the colours
-    of the one agent in it.
-    """
-    from PIL import Image
-
-    tally = np.zeros(1 << 18, np.int64)
-    for image in images:
-        red, green, blue = np.moveaxis(np.asarray(image.convert("RGB"), np.int32) >> 2, -1, 0)
-        tally += np.bincount(((red << 12) | (green << 6) | blue).ravel(), minlength=1 << 18)
-    present = np.flatnonzero(tally)
-    weight = np.ceil(np.sqrt(tally[present])).astype(int)
-    colors = np.stack([present >> 12, (present >> 6) & 63, present & 63], axis=-1) * 4 + 2
-    swatch = np.repeat(colors.clip(0, 255).astype(np.uint8), weight, axis=0)
-    return Image.fromarray(swatch[None]).quantize(255, method=Image.Quantize.MEDIANCUT, dither=0)

@@ -1,16 +1,16 @@
 """Sprites, drawn here from shapes: one small function for each known kind of thing.
 
-Each painter draws on a unit square, in the colour its world gives the kind, at eight times the
-size that is asked for; scaling down smooths the edges. Finished sprites are cached.
+Each painter draws on a unit square, in the colour its world gives the kind. Finished sprites are
+cached.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from worldloom.report.colors import RGB, darker, lighter, mix, rgb, series_color
+from worldloom.report.pen import Pen
 
 INK: RGB = (34, 30, 56)
 WHITE: RGB = (255, 255, 255)
@@ -18,74 +18,13 @@ SHADOW = (*INK, 70)
 TEXTURES = 4  # versions of a floor tile, so that a field does not look stamped
 OPEN_BELOW, OPEN_ABOVE, OPEN_LEFT, OPEN_RIGHT = 1, 2, 4, 8  # where a block of wall ends
 STILL, UP, DOWN, LEFT, RIGHT = range(5)  # where an agent looks
-_GAZE = {STILL: (0.0, 0.02), UP: (0.0, -0.06), DOWN: (0.0, 0.07), LEFT: (-0.06, 0), RIGHT: (0.06, 0)}
-_SUPERSAMPLING = 8
-
-
-class Pen:
-    """Draws filled shapes in unit coordinates, x to the right and y down."""
-
-    def __init__(self, tile: int):
-        from PIL import Image
-
-        self.tile = tile
-        self.side = tile * _SUPERSAMPLING
-        self.image = Image.new("RGBA", (self.side, self.side))
-
-    def _paint(self, fill: tuple[int, ...], draw: Callable[[Any, tuple[int, ...]], None]) -> None:
-        from PIL import Image, ImageDraw
-
-        if len(fill) == 3 or fill[3] == 255:
-            return draw(ImageDraw.Draw(self.image), fill)
-        # Pillow's shapes overwrite; what is translucent must be laid over instead.
-        sheet = Image.new("RGBA", self.image.size)
-        draw(ImageDraw.Draw(sheet), fill)
-        self.image.alpha_composite(sheet)
-
-    def _at(self, *numbers: float) -> list[float]:
-        return [number * self.side for number in numbers]
-
-    def disc(self, x: float, y: float, rx: float, fill, ry: float | None = None) -> None:
-        box = self._at(x - rx, y - (ry or rx), x + rx, y + (ry or rx))
-        self._paint(fill, lambda draw, ink: draw.ellipse(box, ink))
-
-    def box(self, left: float, top: float, right: float, bottom: float, fill, r: float = 0) -> None:
-        edges = self._at(left, top, right, bottom)
-        radius = r * self.side
-        self._paint(fill, lambda draw, ink: draw.rounded_rectangle(edges, radius, ink))
-
-    def shape(self, points: list[tuple[float, float]], fill) -> None:
-        corners = [tuple(self._at(*point)) for point in points]
-        self._paint(fill, lambda draw, ink: draw.polygon(corners, ink))
-
-    def arc(self, x: float, y: float, r: float, start: int, end: int, fill, width=0.05) -> None:
-        box = self._at(x - r, y - r, x + r, y + r)
-        wide = round(width * self.side)
-        self._paint(fill, lambda draw, ink: draw.arc(box, start, end, ink, wide))
-
-    def line(self, points: list[tuple[float, float]], fill, width: float) -> None:
-        """A line with round ends and joints."""
-        for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
-            ends, wide = self._at(x0, y0, x1, y1), round(width * self.side)
-            self._paint(fill, lambda draw, ink, e=ends, w=wide: draw.line(e, ink, w))
-        for x, y in points:
-            self.disc(x, y, width / 2, fill)
-
-    def text(self, text: str, x: float, y: float, size: float, fill) -> None:
-        from PIL import ImageFont
-
-        font = ImageFont.load_default(size * self.side)
-        place = tuple(self._at(x, y))
-        self._paint(fill, lambda draw, ink: draw.text(place, text, ink, font, anchor="mm"))
-
-    def finish(self) -> np.ndarray:
-        """The sprite (tile, tile, 4) uint8."""
-        from PIL import Image
-
-        small = self.image.resize((self.tile, self.tile), Image.Resampling.BOX)
-        pixels = np.array(small)
-        pixels.setflags(write=False)
-        return pixels
+_GAZE = {
+    STILL: (0.0, 0.02),
+    UP: (0.0, -0.06),
+    DOWN: (0.0, 0.07),
+    LEFT: (-0.06, 0.0),
+    RIGHT: (0.06, 0.0),
+}
 
 
 # Floors ----------------------------------------------------------------------------------------
@@ -185,19 +124,19 @@ def _gem(pen: Pen, color: RGB, variant: int) -> None:
 
 def _food(pen: Pen, color: RGB, variant: int) -> None:
     """A drumstick, in the colour of what was roasted."""
-    pen.disc(0.52, 0.86, 0.27, SHADOW, 0.07)
-    bone = (250, 240, 222)
-    for width, ink in ((0.19, INK), (0.11, bone)):
-        pen.line([(0.52, 0.54), (0.76, 0.78)], ink, width)
-    for radius, ink in ((0.105, INK), (0.065, bone)):
-        pen.disc(0.83, 0.72, radius, ink)
-        pen.disc(0.73, 0.84, radius, ink)
-    pen.line([(0.60, 0.62), (0.76, 0.78)], bone, 0.11)
-    pen.disc(0.40, 0.42, 0.30, INK)
-    pen.disc(0.40, 0.42, 0.255, color)
-    pen.disc(0.44, 0.46, 0.20, darker(color, 0.14))
-    pen.disc(0.38, 0.40, 0.205, color)
-    pen.disc(0.31, 0.32, 0.075, lighter(color, 0.55))
+    pen.disc(0.50, 0.88, 0.28, SHADOW, 0.07)
+    bone, edge = (250, 240, 222), darker(color, 0.62)
+    for grow, ink in ((0.04, INK), (0.0, bone)):
+        pen.line([(0.55, 0.57), (0.78, 0.80)], ink, 0.11 + 2 * grow)
+        pen.disc(0.86, 0.76, 0.075 + grow, ink)
+        pen.disc(0.76, 0.87, 0.075 + grow, ink)
+    for grow, ink in ((0.045, edge), (0.0, color)):
+        for x, y, r in ((0.38, 0.38, 0.27), (0.46, 0.47, 0.23), (0.54, 0.56, 0.16)):
+            pen.disc(x, y, r + grow, ink)
+    pen.disc(0.45, 0.50, 0.17, darker(color, 0.13))
+    pen.disc(0.40, 0.43, 0.20, color)
+    pen.disc(0.28, 0.27, 0.075, lighter(color, 0.6))
+    pen.disc(0.40, 0.22, 0.035, lighter(color, 0.5))
 
 
 def _bone(pen: Pen, color: RGB, variant: int) -> None:
@@ -268,12 +207,20 @@ def _stag(pen: Pen, color: RGB, variant: int) -> None:
 
 
 def _muck(pen: Pen, color: RGB, variant: int) -> None:
-    """Dirt in the water: blots and bubbles."""
+    """A heap of dirt that lies on something else."""
     for x, y, r in ((0.40, 0.56, 0.30), (0.66, 0.44, 0.22), (0.64, 0.68, 0.20)):
         pen.disc(x, y, r, (*darker(color, 0.30), 235), r * 0.8)
     pen.disc(0.40, 0.52, 0.20, (*color, 255), 0.14)
     for x, y, r in ((0.34, 0.50, 0.055), (0.62, 0.42, 0.045), (0.66, 0.68, 0.05)):
         pen.disc(x, y, r, lighter(color, 0.45))
+
+
+def _foul(pen: Pen, color: RGB, variant: int) -> None:
+    """Foul water: the whole cell, with blots and bubbles."""
+    _ground(pen, lighter(color, 0.10))
+    for n, (x, y) in enumerate(_SPECKS[variant % TEXTURES]):
+        pen.disc(x, y, 0.17, darker(color, 0.18), 0.10)
+        pen.disc(x + 0.05, y - 0.03, 0.045 + 0.015 * (n % 2), lighter(color, 0.42))
 
 
 def _beam(pen: Pen, color: RGB, variant: int) -> None:
@@ -336,6 +283,7 @@ FLOORS: dict[str, Painter] = {
     "water": _water,
     "river": _water,
     "cleanriver": _water,
+    "pollution": _foul,
     "soil": _soil,
     "orchard": _grass,
     "wall": _wall,
@@ -351,7 +299,6 @@ THINGS: dict[str, Painter] = {
     "hare": _hare,
     "stag": _stag,
     "dirt": _muck,
-    "pollution": _muck,
     "waste": _muck,
     "beam": _beam,
     "cleanbeam": _beam,
@@ -360,6 +307,9 @@ THINGS: dict[str, Painter] = {
     "stone": _rock,
     "it": _crown,
 }
+
+# Worlds in which others see which way an agent faces have an agent kind for each direction.
+FACINGS = {"facingup": UP, "facingdown": DOWN, "facingleft": LEFT, "facingright": RIGHT}
 
 
 def is_known(name: str) -> bool:

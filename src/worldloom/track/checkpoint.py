@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from worldloom.core.types import PyTree
 
@@ -18,14 +19,14 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def _words(leaf: Any) -> jax.Array:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
 def _to_plain(tree: PyTree) -> dict[str, jax.Array]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    plain = {}
-    for path, leaf in flat:
-        leaf = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        if leaf.size:
-            plain[jax.tree_util.keystr(path)] = leaf
-    return plain
+    plain = {jax.tree_util.keystr(path): _words(leaf) for path, leaf in flat}
+    return {name: leaf for name, leaf in plain.items() if leaf.size}
 
 
 def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
@@ -34,10 +35,11 @@ def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
     for path, leaf in flat:
         value = plain.get(jax.tree_util.keystr(path))
         if value is None:
-            value = jnp.zeros(leaf.shape, leaf.dtype)
-        elif _is_key(leaf):
-            value = jax.random.wrap_key_data(value)
-        leaves.append(value)
+            words = jax.eval_shape(_words, leaf)
+            value = np.zeros(words.shape, words.dtype)
+        # By way of the host: arrays that orbax ties to a device would compile every program anew.
+        value = jnp.asarray(np.asarray(value))
+        leaves.append(jax.random.wrap_key_data(value) if _is_key(leaf) else value)
     return jax.tree.unflatten(structure, leaves)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -38,13 +39,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     for n, column in enumerate(columns):
         out.add_column(column, justify="left" if n == 0 else "right")
     for row in rows:
-        out.add_row(*[str(cell) for cell in row])
+        out.add_row(*[escape(str(cell)) for cell in row])
     Console().print(out)
 
 
 def facts(title: str, values: Mapping[str, Any]) -> None:
-    """Prints names and values side by side."""
-    out = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+    """Prints names and values side by side, each in one line: paths stay whole."""
+    console = Console()
+    console.print(f"[italic]{escape(title)}", soft_wrap=True)
+    width = max(map(len, values), default=0)
     for name, value in values.items():
-        out.add_row(f"[dim]{name}", str(value))
-    Console().print(out)
+        console.print(f"  [dim]{name:<{width}}[/]  {escape(str(value))}", soft_wrap=True)

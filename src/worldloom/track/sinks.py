@@ -39,15 +39,16 @@ class JsonLines:
 
 
 class CsvTable:
-    """A CSV file with fixed columns, the first of which is the epoch."""
+    """A CSV file with fixed columns, the first of which is the epoch, from `resume_at` on anew."""
 
     def __init__(self, path: Path, columns: Sequence[str], resume_at: int = 0):
         self.path, self.columns = Path(path), list(columns)
         kept: list[str] = []
         if self.path.exists():
-            lines = self.path.read_text().splitlines()[1:]
-            kept = [line for line in lines if int(line.split(",", 1)[0]) < resume_at]
-        write_text(self.path, "\n".join([",".join(self.columns), *kept]) + "\n")
+            lines = self.path.read_text().splitlines(keepends=True)[1:]
+            whole = [line for line in lines if line.endswith("\n")]  # a crash may tear the last
+            kept = [line for line in whole if int(line.split(",", 1)[0]) < resume_at]
+        write_text(self.path, "".join([",".join(self.columns) + "\n", *kept]))
         self._file = self.path.open("a", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
 

@@ -1,8 +1,7 @@
 """From settings to the pure loop that they describe."""
 
-import math
-
 import jax
+import numpy as np
 
 from worldloom.algos import registry as algos
 from worldloom.core.protocols import PureEnv
@@ -14,15 +13,53 @@ from worldloom.train.online import Loop
 
 
 def build_env(config: TrainConfig) -> PureEnv:
-    """The world that the settings name."""
-    env = envs.make(config.env, **config.world)
-    values = [x for x in jax.tree.leaves(env.default_params()) if x.size]
-    if not all(math.isfinite(float(v)) for x in values for v in x.ravel()):
+    """The world that the settings name; whatever is wrong with it is a ValueError."""
+    options = dict(config.world)
+    try:
+        env = envs.make(config.env, **options)
+        params = env.default_params()
+        jax.eval_shape(env.reset, jax.random.key(0), params)
+    except (TypeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{config.env}: an option has a value of the wrong type ({reason}); "
+            f"mend the options {options}"
+        ) from error
+    numbers = [np.asarray(x) for x in jax.tree.leaves(params)]
+    if not all(np.isfinite(x).all() for x in numbers):
         raise ValueError(
             f"{config.env}: its rewards or rates are not all finite numbers; "
-            f"mend the options {dict(config.world)}"
+            f"mend the options {options}"
+        )
+    if env.spec.horizon is None or not env.turn_based:
+        raise ValueError(
+            f"{config.env}: training needs a turn-based world that ends; "
+            "wrap it in frame_stack and time_limit"
         )
     return env
+
+
+def check_memory(config: TrainConfig, env: PureEnv) -> None:
+    """Raises ValueError if the memory cannot hold an epoch, or never a batch."""
+    horizon, frames = env.spec.horizon or 0, env.spec.num_frames
+    rows, batch_size = config.memory_rows, config.agent.batch_size
+    if rows < horizon + 1:
+        raise ValueError(
+            f"memory_rows={rows} cannot hold one epoch of {horizon} turns and its "
+            f"last observation; use at least {horizon + 1}"
+        )
+    if getattr(config.agent, "legacy", False):
+        windows = rows - frames - 1
+    else:
+        # Whole epochs, and of the oldest one what is left with complete frame stacks.
+        epochs, rest = divmod(rows, horizon + 1)
+        windows = (epochs * horizon + max(0, rest - frames)) * config.num_worlds
+    if windows < batch_size:
+        raise ValueError(
+            f"memory_rows={rows} with num_worlds={config.num_worlds} never holds more than "
+            f"{windows} steps to learn from, and batch_size={batch_size} needs as many; "
+            "use a larger memory or a smaller batch"
+        )
 
 
 def build_loop(config: TrainConfig, env: PureEnv | None = None) -> Loop:
@@ -30,12 +67,7 @@ def build_loop(config: TrainConfig, env: PureEnv | None = None) -> Loop:
     env = env or build_env(config)
     settings = config.agent
     agent = algos.make(config.algo, settings, env.spec)
-    horizon = env.spec.horizon or 0
-    if config.memory_rows < horizon + 1:
-        raise ValueError(
-            f"memory_rows={config.memory_rows} cannot hold one epoch of {horizon} turns and its "
-            f"last observation; use at least {horizon + 1}"
-        )
+    check_memory(config, env)
     shape = {
         "capacity": config.memory_rows,
         "lanes": config.num_worlds,

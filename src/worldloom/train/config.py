@@ -19,6 +19,12 @@ Algo = Literal["iqn", "dqn", "qlearning", "random"]
 CADENCE = ("epochs", "chunk", "eval_every", "eval_episodes", "record_period", "checkpoint_every")
 
 
+def check_seed(seed: int) -> None:
+    """Raises ValueError for a seed that a 32-bit key cannot tell from another."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}; it must be in 0 .. 4294967295")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything about a run but the world it is in."""
@@ -52,10 +58,11 @@ class Settings:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not known; {hint}")
         least = {"epochs": 1, "num_worlds": 1, "updates_per_epoch": 0, "chunk": 1,
                  "eval_every": 0, "eval_episodes": 2, "record_period": 0, "checkpoint_every": 1,
-                 "seed": 0}  # fmt: skip
+                 "memory_rows": 1}  # fmt: skip
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name}={getattr(self, name)}; it must be at least {low}")
+        check_seed(self.seed)
         for name in ("epsilon", "epsilon_decay", "epsilon_min"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name):g}; it must be in [0, 1]")
@@ -134,9 +141,11 @@ def _build(cls: type, plain: Mapping[str, Any], source: str) -> Any:
     for name, value in plain.items():
         if name not in known:
             raise ValueError(f"{source}: no setting {name!r}; {suggest(name, list(known))}")
-        default = known[name].default_factory
-        nested = default() if callable(default) else None
+        factory, default = known[name].default_factory, known[name].default
+        nested = factory() if callable(factory) else None
         if is_dataclass(nested) and isinstance(value, Mapping):
             value = _build(type(nested), value, f"{source}: {name}")
+        if isinstance(default, tuple) and isinstance(value, list):
+            value = tuple(value)  # JSON knows lists only
         values[name] = value
     return cls(**values)

@@ -29,6 +29,9 @@ class Evaluation:
 
     @property
     def stderr(self) -> float:
+        """Standard error of the mean; NaN for a single episode."""
+        if len(self.scores) < 2:
+            return math.nan
         return float(self.scores.std(ddof=1) / math.sqrt(len(self.scores)))
 
     @property
@@ -50,6 +53,8 @@ class Evaluator:
     """Plays whole episodes with fixed parameters; compiled once for `episodes` worlds."""
 
     def __init__(self, env: PureEnv, agent: Any, episodes: int = 200):
+        if episodes < 1:
+            raise ValueError(f"episodes={episodes}; evaluate at least 1 (2 for a standard error)")
         self.env, self.agent, self.episodes = env, agent, episodes
         self._scores = jax.jit(self._play_many)
         self._film = jax.jit(self._play_one)
@@ -67,7 +72,7 @@ class Evaluator:
 
     def _play_one(self, agents: PyTree, key: Key, explore: float):
         last, turns, before = self._episodes(agents, key, explore, 1, base_state)
-        return before, base_state(last), turns.reward
+        return before, base_state(last), turns.reward * alive(turns.terminated)[:, None, :]
 
     def __call__(self, agents: PyTree, key: Key) -> Evaluation:
         """Scores of `episodes` fresh worlds for stacked agents."""

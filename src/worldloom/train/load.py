@@ -10,11 +10,10 @@ from worldloom.algos.independent import parallel_take_actions
 from worldloom.core import stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.track.checkpoint import Checkpoints
 from worldloom.train.build import build_env, build_loop
-from worldloom.train.config import TrainConfig
+from worldloom.train.config import TrainConfig, check_seed
 from worldloom.train.evaluate import Evaluation, Evaluator
-from worldloom.train.runner import read_config
+from worldloom.train.runner import open_checkpoints, read_config
 from worldloom.train.trainers import evaluation_agent
 
 
@@ -32,22 +31,25 @@ class LoadedRun:
 
     def policy(self) -> Callable[[int, Array, Key], Array]:
         """policy(i, obs, key): the greedy action of agent `i` for its obs (frames, *frame)."""
-        act = jax.jit(lambda agent, obs, key: self.agent.act(agent, obs[None], key, explore=0.0)[0][0])
+
+        @jax.jit
+        def act(agent, obs, key):
+            return self.agent.act(agent, obs[None], key, explore=0.0)[0][0]
+
         agents = stack.unstack(self.agents)
         return lambda i, obs, key: act(agents[i], obs, key)
 
     def evaluate(self, episodes: int = 200, seed: int = 0) -> Evaluation:
         """Greedy scores in `episodes` fresh worlds."""
+        check_seed(seed)
         return Evaluator(self.env, self.agent, episodes)(self.agents, jax.random.key(seed))
 
 
 def load_run(folder: Path) -> LoadedRun:
     """Reads the newest complete checkpoint of a run folder."""
     config = read_config(folder)
-    if not (folder / "checkpoints").is_dir():
-        raise ValueError(f"{folder} holds no checkpoints yet; let it train to its first one")
     env, agent = build_env(config), evaluation_agent(config)
-    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints = open_checkpoints(folder)
     try:
         if config.mode == "torch_sequential":
             one = jax.eval_shape(lambda k: agent.init(k, env.spec).params, jax.random.key(0))

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from worldloom.algos import independent
+from worldloom.algos.metrics import LearnMetrics
 from worldloom.core import stack
 from worldloom.core.rollout import agent_turn, turn_keys
 from worldloom.core.types import PyTree, RunState, Turn
@@ -54,7 +54,7 @@ def _to_host(rows: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
 
 
-class _Jitted:
+class Jitted:
     """A jitted function that compiles ahead of its first call and counts the seconds."""
 
     def __init__(self, function: Callable[..., Any], donate: tuple[int, ...] = ()):
@@ -75,7 +75,7 @@ class Fused:
 
     def __init__(self, loop: Loop, chunk: int = 10):
         self.loop, self.chunk = loop, chunk
-        self._run = _Jitted(self._epochs, donate=(0,))
+        self._run = Jitted(self._epochs, donate=(0,))
 
     @property
     def compile_seconds(self) -> float:
@@ -111,20 +111,20 @@ class Parallel:
 
     def __init__(self, loop: Loop):
         self.loop = loop
-        self._keys = _Jitted(loop.keys)
-        self._start = _Jitted(loop.start, donate=(0,))
-        self._turn = _Jitted(loop.turn, donate=(0,))
-        self._remember = _Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
-        self._ready = _Jitted(loop.ready)
-        self._update = _Jitted(loop.update, donate=(0,))
-        self._finish = _Jitted(
-            lambda run, turns, learned: loop.finish(run, stack.stack(turns), stack.stack(learned)),
+        self._keys = Jitted(loop.keys)
+        self._start = Jitted(loop.start, donate=(0,))
+        self._turn = Jitted(loop.turn, donate=(0,))
+        self._remember = Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
+        self._ready = Jitted(loop.ready)
+        self._update = Jitted(loop.update, donate=(0,))
+        self._finish = Jitted(
+            lambda run, turns, learned: loop.finish(run, stack.stack(turns), loop.gather(learned)),
             donate=(0,),
         )
 
     @property
     def compile_seconds(self) -> float:
-        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, _Jitted))
+        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, Jitted))
 
     def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
         rows = []
@@ -152,45 +152,61 @@ class Sequential:
     def __init__(self, loop: Loop):
         self.loop = loop
         env, params = loop.worlds, loop.params
-        self._keys = _Jitted(loop.keys)
-        self._turn_keys = _Jitted(lambda key: _split_turn(key, env.spec.num_agents))
-        self._start = _Jitted(loop.start, donate=(0,))
+        self._keys = Jitted(loop.keys)
+        self._turn_keys = Jitted(lambda key: turn_keys(key, env.spec.num_agents))
+        self._start = Jitted(loop.start, donate=(0,))
 
-        def agent(worlds, i, agent, key, epoch):
+        # Keys are split as in `play_turn`, so that the same turn gets the same draws.
+        def look_and_act(worlds, i, agent, key, epoch):
             act = loop.act(loop.epsilon_at(epoch))
             return agent_turn(env, act, key, worlds, i, agent, params)
 
-        def act_all(worlds, agents, key, epoch):
-            return loop.turn(worlds, stack.stack(agents), key, epoch)
+        def end(worlds, seen, key):
+            worlds, terminated, truncated = env.end_turn(jax.random.split(key)[1], worlds, params)
+            frame, action, paid = stack.stack(seen)
+            return worlds, Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)
 
-        self._agent = _Jitted(agent, donate=(0,))
-        self._act_all = _Jitted(act_all, donate=(0,))
-        self._end_turn = _Jitted(lambda worlds, key: env.end_turn(key, worlds, params), (0,))
-        self._gather = _Jitted(_gather_turn)
-        self._remember = _Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
-        self._ready = _Jitted(loop.ready)
-        self._agent_keys = _Jitted(lambda key: agent_keys(key, env.spec.num_agents))
+        def look(worlds, i, agent, key, epoch):
+            obs = env.observe_agent(worlds, i, params)
+            act = loop.act(loop.epsilon_at(epoch))
+            return obs[:, -1], act(agent, obs, jax.random.split(key)[0])
+
+        def act_and_end(worlds, seen, key):
+            apply_key, end_key = jax.random.split(key)
+            frame, action = stack.stack(seen)
+            worlds, paid = env.apply_all(apply_key, worlds, action.T, params)
+            worlds, terminated, truncated = env.end_turn(end_key, worlds, params)
+            return worlds, Turn(frame, action, paid.T, terminated, truncated)
+
+        self._look_and_act = Jitted(look_and_act, donate=(0,))
+        self._end = Jitted(end, donate=(0,))
+        self._look = Jitted(look)
+        self._act_and_end = Jitted(act_and_end, donate=(0,))
+        self._remember = Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
+        self._ready = Jitted(loop.ready)
+        self._agent_keys = Jitted(lambda key: agent_keys(key, env.spec.num_agents))
         size = loop.agent.config.batch_size
-        self._sample = _Jitted(
+        self._sample = Jitted(
             lambda replay, i, key: loop.ring.sample(stack.index(replay, i), key, size)
         )
-        self._learn = _Jitted(loop.agent.update, donate=(0,))
-        self._finish = _Jitted(loop.finish, donate=(0,))
+        self._learn = Jitted(loop.agent.update, donate=(0,))
+        self._finish = Jitted(loop.finish, donate=(0,))
 
     @property
     def compile_seconds(self) -> float:
-        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, _Jitted))
+        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, Jitted))
 
     def _play_turn(self, worlds: PyTree, agents: list, key, epoch) -> tuple[PyTree, Turn]:
+        keys, world_key = self._turn_keys(key)
+        numbered = [(jnp.int32(i), *pair) for i, pair in enumerate(zip(agents, keys, strict=True))]
         if self.loop.env.spec.turn_order == "simultaneous":
-            return self._act_all(worlds, agents, key, epoch)
-        keys, end_key = self._turn_keys(key)
+            seen = [self._look(worlds, *one, epoch) for one in numbered]
+            return self._act_and_end(worlds, seen, world_key)
         seen = []
-        for i, (agent, agent_key) in enumerate(zip(agents, keys, strict=True)):
-            worlds, one = self._agent(worlds, jnp.int32(i), agent, agent_key, epoch)
-            seen.append(one)
-        worlds, terminated, truncated = self._end_turn(worlds, end_key)
-        return worlds, self._gather(seen, terminated, truncated)
+        for one in numbered:
+            worlds, done = self._look_and_act(worlds, *one, epoch)
+            seen.append(done)
+        return self._end(worlds, seen, world_key)
 
     def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
         rows = []
@@ -214,22 +230,11 @@ class Sequential:
                     if ready[i]:
                         learners[i], one = self._learn(learner, batch, learn_keys[i])
                     else:
-                        shapes = jax.eval_shape(self.loop.agent.update, learner, batch, learn_keys[i])
-                        one = independent.nothing_learned(shapes[1])
+                        nan = jnp.float32(jnp.nan)
+                        one = LearnMetrics(nan, nan, nan)
                     metrics.append(one)
                 learned.append(stack.stack(metrics))
             run = run.replace(learner=stack.stack(learners))
-            run, row = self._finish(run, stack.stack(turns), stack.stack(learned))
+            run, row = self._finish(run, stack.stack(turns), self.loop.gather(learned))
             rows.append(row)
         return run, _to_host(rows)
-
-
-def _split_turn(key, num_agents):
-    """The keys of a turn, as `play_turn` splits them: agents' (A,) and the end of the turn."""
-    keys, world_key = turn_keys(key, num_agents)
-    return keys, jax.random.split(world_key)[1]
-
-
-def _gather_turn(seen: list, terminated: jax.Array, truncated: jax.Array) -> Turn:
-    frame, action, paid = stack.stack(seen)
-    return Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)

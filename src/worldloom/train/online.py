@@ -6,6 +6,7 @@ in how much of it they hand to XLA at once; an epoch is always
     start -> horizon turns -> remember -> updates_per_epoch updates of every agent
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.algos import independent
+from worldloom.algos.metrics import LearnMetrics
+from worldloom.core import stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turn, play_turns
 from worldloom.core.transforms import batch
@@ -38,7 +41,7 @@ class EpochMetrics:
     loss: Array  # (A,) mean over the epoch's updates; NaN if the memory was not ready
     grad_norm: Array  # (A,)
     q_mean: Array  # (A,)
-    finite: Array  # () rewards and losses were all finite
+    finite: Array  # () rewards and losses were finite, and all that was learned is
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,21 @@ class Loop:
             loss=learned.loss.mean(axis=0),
             grad_norm=learned.grad_norm.mean(axis=0),
             q_mean=learned.q_mean.mean(axis=0),
-            finite=jnp.isfinite(turns.reward).all() & ~jnp.isinf(learned.loss).any(),
+            finite=jnp.isfinite(turns.reward).all() & self._sound(run.learner.params, learned),
         )
         return run.replace(epoch=run.epoch + 1), metrics
+
+    def _sound(self, params: PyTree, learned: PyTree) -> Array:
+        # A loss that is NaN may mean "did not learn", so the parameters must tell.
+        weights = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
+        return jnp.stack(weights).all() & ~jnp.isinf(learned.loss).any()
+
+    def gather(self, learned: Sequence[LearnMetrics]) -> LearnMetrics:
+        """The metrics (U, A) of an epoch's updates, (A,) each; U may be 0."""
+        if not learned:
+            none = jnp.zeros((0, self.env.spec.num_agents), jnp.float32)
+            return LearnMetrics(none, none, none)
+        return stack.stack(learned)
 
     # One epoch, whole ----------------------------------------------------------------------------
 

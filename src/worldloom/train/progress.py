@@ -28,5 +28,8 @@ class Progress(Hook):
         self._greedy = f"  greedy {evaluation.mean:.0f}"
 
     def on_end(self, run: Run) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._bar:
             self._bar.close()

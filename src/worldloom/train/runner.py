@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from worldloom.track.checkpoint import Checkpoints
 from worldloom.track.machine import machine, versions
-from worldloom.track.sinks import CsvTable, JsonLines, write_json
+from worldloom.track.sinks import CsvTable, JsonLines, read_json_lines, write_json
 from worldloom.train.build import build_env
 from worldloom.train.config import CADENCE, TrainConfig, from_dict
 from worldloom.train.evaluate import Evaluation, Evaluator
@@ -39,6 +39,8 @@ class Hook:
     def on_evaluation(self, run: "Run", evaluation: Evaluation) -> None: ...
     def on_record(self, run: "Run") -> None: ...
     def on_end(self, run: "Run") -> None: ...
+    def close(self) -> None:
+        """Called last, also when the run failed."""
 
 
 @dataclass
@@ -88,26 +90,44 @@ def read_config(folder: Path) -> TrainConfig:
     """The settings of an existing run."""
     path = Path(folder) / "config.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is not a run folder: it has no config.json; name one under runs/")
+        raise ValueError(
+            f"{folder} is not a run folder: it has no config.json; name a folder under runs/"
+        )
     try:
         return from_dict(json.loads(path.read_text())["config"], str(path))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a run's settings ({error}); the run cannot be used") from error
-
-
-def resume_config(folder: Path, wanted: TrainConfig | None) -> TrainConfig:
-    """The settings to go on with: those of the run, with a new cadence if one is wanted."""
-    kept = read_config(folder)
-    if wanted is None:
-        return kept
-    if wanted.fingerprint() != kept.fingerprint():
-        old, new = kept.to_dict(), wanted.to_dict()
-        differs = sorted(k for k in new if k not in CADENCE and new[k] != old.get(k))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{folder} was trained with other settings ({', '.join(differs)}); "
-            "resume it with its own, or start a new run"
-        )
-    return wanted
+            f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
+            "name another folder"
+        ) from error
+
+
+def check_same(folder: Path, wanted: TrainConfig) -> None:
+    """Raises ValueError unless `wanted` goes on with the run: only its cadence may differ."""
+    kept = read_config(folder)
+    if wanted.fingerprint() == kept.fingerprint():
+        return
+    old, new = kept.to_dict(), wanted.to_dict()
+    names = sorted((old.keys() | new.keys()) - set(CADENCE))
+    differs = [name for name in names if old.get(name) != new.get(name)]
+    raise ValueError(
+        f"{folder} was trained with other settings ({', '.join(differs)}); "
+        "resume it with its own, or start a new run"
+    )
+
+
+def open_checkpoints(folder: Path) -> Checkpoints:
+    """The checkpoints of an existing run, of which there must be at least one."""
+    checkpoints = None
+    if (Path(folder) / "checkpoints").is_dir():
+        checkpoints = Checkpoints(Path(folder) / "checkpoints")
+        if checkpoints.latest is not None:
+            return checkpoints
+        checkpoints.close()
+    raise ValueError(
+        f"{folder} holds no complete checkpoint: it was stopped before its first one; "
+        "train from the start"
+    )
 
 
 def run(
@@ -123,29 +143,52 @@ def run(
     Ctrl-C ends it after the current chunk with a checkpoint; `interrupted` then says so.
     """
     folder = Path(folder)
-    if not resume and folder.exists() and any(folder.iterdir()):
+    if resume:
+        check_same(folder, config)
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already exists and is not empty; choose another, or resume it")
     trainer = make_trainer(config)  # also checks the settings, before anything is written
     evaluator = Evaluator(build_env(config), evaluation_agent(config), config.eval_episodes)
     this = Run(config, folder, trainer, evaluator)
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoints = Checkpoints(folder / "checkpoints")
+    if resume:
+        checkpoints = open_checkpoints(folder)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoints = Checkpoints(folder / "checkpoints")
     try:
         if resume:
             trainer.load(checkpoints.restore(trainer.state()))
-            earlier = json.loads((folder / "timing.json").read_text())
-            this.train_seconds = earlier["train_seconds"] * trainer.epoch / earlier["epochs"]
+            if config.epochs < trainer.epoch:
+                raise ValueError(
+                    f"{folder} is at epoch {trainer.epoch} already; epochs={config.epochs} is "
+                    "behind it, ask for more"
+                )
+            _set_clock(this)
         write_json(folder / "config.json", _header(config, command))
         with _sinks(folder, trainer.epoch) as sinks, _stop_on_signal() as stop:
             for hook in hooks:
                 hook.on_start(this)
             _loop(this, sinks, checkpoints, hooks, stop)
-        this.interrupted = stop.is_set() and this.epoch < config.epochs
+        this.interrupted = this.epoch < config.epochs
+        if this.evaluation is None and not this.interrupted:
+            this.evaluation = _score(this)  # resumed after its last epoch: nothing was left to do
         for hook in hooks:
             hook.on_end(this)
     finally:
+        for hook in hooks:
+            hook.close()
         checkpoints.close()
     return this
+
+
+def _set_clock(this: Run) -> None:
+    """Seconds spent up to the checkpoint that was loaded, as the run's own files tell."""
+    for row in read_json_lines(this.folder / "metrics.jsonl"):
+        if row["epoch"] < this.epoch:
+            this.train_seconds = row["seconds"]
+    for row in read_json_lines(this.folder / "eval.jsonl"):
+        if row["epoch"] <= this.epoch:
+            this.eval_seconds += row["eval_seconds"]
 
 
 def _header(config: TrainConfig, command: str) -> dict[str, Any]:
@@ -182,7 +225,6 @@ def _loop(
         this.train_seconds += time.perf_counter() - start - compiled
         rows = list(_rows(metrics, first, before, this.train_seconds))
         _write(sinks, metrics, rows)
-        write_json(this.folder / "timing.json", this.timing())
         for hook in hooks:
             hook.on_epochs(this, rows)
         bad = [row["epoch"] for row, ok in zip(rows, metrics.finite, strict=True) if not ok]
@@ -193,29 +235,39 @@ def _loop(
             )
         epoch = trainer.epoch
         last = epoch >= config.epochs
-        if last or epoch % config.checkpoint_every == 0 or stop.is_set():
-            checkpoints.save(epoch, trainer.state())
+        # Before the checkpoint: a run killed here evaluates again when it is resumed.
         if last or (config.eval_every and epoch % config.eval_every == 0):
             _evaluate(this, sinks, hooks)
+        write_json(this.folder / "timing.json", this.timing())
+        if last or epoch % config.checkpoint_every == 0:
+            checkpoints.save(epoch, trainer.state())
         if config.record_period and epoch % config.record_period == 0:
             for hook in hooks:
                 hook.on_record(this)
-    write_json(this.folder / "timing.json", this.timing())
+    if stop.is_set():
+        write_json(this.folder / "timing.json", this.timing())
+        checkpoints.save(trainer.epoch, trainer.state())
+
+
+def _score(this: Run) -> Evaluation:
+    key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + this.config.seed), this.epoch)
+    return this.evaluator(this.trainer.agents(), key)
 
 
 def _evaluate(this: Run, sinks: dict[str, Any], hooks: Sequence[Hook]) -> None:
-    key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + this.config.seed), this.epoch)
-    this.evaluation = this.evaluator(this.trainer.agents(), key)
+    this.evaluation = _score(this)
     this.eval_seconds += this.evaluation.seconds
-    row = {"epoch": this.epoch, "seconds": this.train_seconds} | this.evaluation.to_dict()
-    sinks["eval"].write(row)
+    row = {
+        "epoch": this.epoch,
+        "seconds": round(this.train_seconds, 4),
+        "eval_seconds": round(this.evaluation.seconds, 4),
+    }
+    sinks["eval"].write(row | this.evaluation.to_dict())
     for hook in hooks:
         hook.on_evaluation(this, this.evaluation)
 
 
-def _rows(
-    metrics: EpochMetrics, first: int, start: float, end: float
-) -> Iterator[dict[str, Any]]:
+def _rows(metrics: EpochMetrics, first: int, start: float, end: float) -> Iterator[dict[str, Any]]:
     """One row of metrics.jsonl for each epoch; seconds are spread evenly over a chunk."""
     count = len(metrics.score)
     for n in range(count):
@@ -277,13 +329,13 @@ def _stop_on_signal() -> Iterator[threading.Event]:
         return
 
     def ask(signum, frame):
-        signal.signal(signal.SIGINT, previous)
-        print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
         stop.set()
+        signal.signal(signal.SIGINT, previous)
+        with suppress(RuntimeError):  # the signal came in the middle of another print
+            print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
 
     previous = signal.signal(signal.SIGINT, ask)
     try:
         yield stop
     finally:
         signal.signal(signal.SIGINT, previous)
-

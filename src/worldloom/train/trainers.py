@@ -1,6 +1,7 @@
 """What the runner drives: a run that advances by epochs, in any of the four modes."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import jax
@@ -8,9 +9,9 @@ import numpy as np
 
 from worldloom.core import stack
 from worldloom.core.types import PyTree, RunState
-from worldloom.train.build import build_env, build_loop
+from worldloom.train.build import build_env, build_loop, check_memory
 from worldloom.train.config import TrainConfig
-from worldloom.train.modes import make_driver
+from worldloom.train.modes import Jitted, make_driver
 from worldloom.train.online import EpochMetrics
 
 
@@ -39,7 +40,9 @@ class JaxTrainer:
     def __init__(self, config: TrainConfig):
         self.loop = build_loop(config)
         self._driver = make_driver(self.loop, config.mode, config.chunk)
-        self.run: RunState = jax.jit(self.loop.init)(jax.random.key(config.seed))
+        start = Jitted(self.loop.init)
+        self.run: RunState = start(jax.random.key(config.seed))
+        self._start_seconds = start.compile_seconds
 
     @property
     def epoch(self) -> int:
@@ -47,7 +50,7 @@ class JaxTrainer:
 
     @property
     def compile_seconds(self) -> float:
-        return self._driver.compile_seconds
+        return self._start_seconds + self._driver.compile_seconds
 
     def advance(self, epochs: int) -> EpochMetrics:
         self.run, metrics = self._driver.advance(self.run, epochs)
@@ -69,6 +72,11 @@ class TorchTrainer:
     compile_seconds = 0.0
 
     def __init__(self, config: TrainConfig):
+        if find_spec("torch") is None:
+            raise ValueError(
+                "torch_sequential needs PyTorch, which is not installed; "
+                "pip install 'worldloom[torch]', or use a jax mode"
+            )
         from worldloom.reference import torch_loop
 
         self.settings = torch_settings(config)
@@ -93,13 +101,13 @@ class TorchTrainer:
             loss=losses,
             grad_norm=unknown,
             q_mean=unknown,
-            finite=np.isfinite(rewards).all(axis=1),
+            finite=np.isfinite(rewards).all(axis=1) & np.isfinite(losses).all(axis=1),
         )
 
     def agents(self) -> PyTree:
         from worldloom.reference.weights import to_flax
 
-        return stack.stack([to_flax(agent.qnetwork_local) for agent in self._agents])
+        return stack.stack([to_flax(agent.local) for agent in self._agents])
 
     def state(self) -> PyTree:
         return self.agents()
@@ -116,9 +124,25 @@ def torch_settings(config: TrainConfig) -> Any:
     from worldloom.reference.torch_loop import TorchConfig
 
     env = build_env(config)
+    check_memory(config, env)
     world, iqn = env.base, config.iqn
     height, width = world.shape
     value = {kind.name: kind.value for kind in world.kinds}
+    # Where the baseline has no choice, another wish must not be passed over in silence.
+    fixed = {
+        "turn_order=interleaved": world.turn_order == "interleaved",
+        "view=onehot": world.view == "onehot",
+        "a radius": world.radius is not None,
+        "legacy=true for the world": bool(config.world.get("legacy")) or "Bone" in value,
+        "iqn.legacy": iqn.legacy,
+        "iqn.noisy": iqn.noisy,
+    }
+    missing = [name for name, holds in fixed.items() if not holds]
+    if missing:
+        raise ValueError(
+            f"torch_sequential plays the original's task with its arithmetic and needs "
+            f"{', '.join(missing)}; start from --preset original, or use a jax mode"
+        )
     return TorchConfig(
         height=height,
         width=width,
@@ -154,6 +178,8 @@ def make_trainer(config: TrainConfig) -> Trainer:
 
 def evaluation_agent(config: TrainConfig) -> Any:
     """The agent as it is evaluated: greedy, and without the original's random levels."""
-    if config.algo == "iqn" and config.iqn.legacy:
-        config = replace(config, iqn=replace(config.iqn, legacy=False, act_quantiles=32))
+    if config.algo == "iqn" and config.iqn.act_levels == "random":
+        levels = config.iqn.num_quantiles
+        iqn = replace(config.iqn, act_levels="midpoints", act_quantiles=levels)
+        config = replace(config, iqn=iqn)
     return build_loop(config).agent

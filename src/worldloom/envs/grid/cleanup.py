@@ -17,15 +17,14 @@ from worldloom.core.protocols import PureEnv, TurnOrder
 from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
 from worldloom.envs.grid.kinds import Kind, bordered
-from worldloom.envs.grid.world import MOVES, OFFSETS, GridParams, GridState, GridWorld
+from worldloom.envs.grid.world import MOVES, OFFSETS, Act, GridParams, GridState, GridWorld
 
 FACINGS = ("FacingUp", "FacingDown", "FacingLeft", "FacingRight")  # in the order of MOVES
 CLEAN = len(MOVES)
 FLOOR, TOP = 0, 1
 
 
-@struct.dataclass
-class CleanupParams:
+class CleanupParams(struct.PyTreeNode):
     apple_rate: Array  # () chance per turn of an apple on a bare orchard cell, river all clean
     depletion: Array  # () polluted share of the river from which on nothing grows
     start_pollution: Array  # () chance of each river cell to be foul at the start
@@ -33,8 +32,7 @@ class CleanupParams:
     beam_width: Array  # () cells to either side of those
 
 
-@struct.dataclass
-class CleanupState:
+class CleanupState(struct.PyTreeNode):
     facing: Array  # (A,) int32: the last move of each agent
 
 
@@ -46,7 +44,7 @@ def world(
     radius: int | None = 3,
     apple_value: float = 1.0,
     apple_rate: float = 0.05,
-    pollution_rate: float = 0.005,
+    pollution_rate: float = 0.02,
     start_pollution: float = 0.5,
     depletion: float = 0.4,
     beam_length: int = 3,
@@ -122,20 +120,14 @@ def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> G
 
 
 def interact(
-    world: GridWorld,
-    key: Key,
-    state: GridState,
-    i: Array,
-    action: Array,
-    target: Array,
-    met: Array,
-    params: GridParams,
+    world: GridWorld, key: Key, state: GridState, act: Act, params: GridParams
 ) -> tuple[GridState, Array]:
     """A move turns the agent; `clean` clears the beam ahead of it."""
-    me = jnp.arange(world.num_agents) == i
-    turned = (action >= 0) & (action < CLEAN)
-    facing = jnp.where(me & turned, action, state.extra.facing)
-    hit = (action == CLEAN) & beam(world, state.position[i], facing[i], params)
+    me = jnp.arange(world.num_agents) == act.agent
+    turned = (act.action >= 0) & (act.action < CLEAN)
+    facing = jnp.where(me & turned, act.action, state.extra.facing)
+    ahead = beam(world, state.position[act.agent], facing[act.agent], params)
+    hit = ahead & (act.action == CLEAN)
     floor = state.layers[FLOOR]
     floor = jnp.where(
         hit & (floor == world.index["Pollution"]), jnp.int8(world.index["Water"]), floor

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from worldloom.core.names import suggest
 
+MOST_KINDS = 127  # layers are int8
 # A map is rows of glyphs; a world has one for each of its layers.
 Map = tuple[str, ...]
 
@@ -39,6 +40,8 @@ def bordered(height: int, width: int, wall: str, inside: str) -> Map:
 def check_kinds(world: str, kinds: Sequence[Kind], mentioned: Iterable[str]) -> None:
     """Raises ValueError unless names and glyphs tell the kinds apart and all `mentioned` exist."""
     names = [kind.name for kind in kinds]
+    if len(names) > MOST_KINDS:
+        raise ValueError(f"{world}: {len(names)} kinds are too many; use at most {MOST_KINDS}")
     if len(set(names)) != len(names):
         raise ValueError(f"{world}: two kinds share a name in {names}; rename one")
     glyphs = [kind.glyph for kind in kinds]

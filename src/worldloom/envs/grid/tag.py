@@ -15,7 +15,7 @@ from worldloom.core.protocols import PureEnv, TurnOrder
 from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
 from worldloom.envs.grid.kinds import Kind, bordered
-from worldloom.envs.grid.world import GridParams, GridState, GridWorld
+from worldloom.envs.grid.world import Act, GridParams, GridState, GridWorld
 
 KINDS = (
     Kind("Empty", ".", (24, 28, 36)),
@@ -25,14 +25,12 @@ KINDS = (
 )
 
 
-@struct.dataclass
-class TagParams:
+class TagParams(struct.PyTreeNode):
     tag_value: Array  # () paid to the tagger, taken from the tagged
     it_cost: Array  # () taken each turn from the agent that was it when the turn began
 
 
-@struct.dataclass
-class TagState:
+class TagState(struct.PyTreeNode):
     it: Array  # () int32: which agent is it
     passed: Array  # () bool: the tag has passed in this turn
 
@@ -79,24 +77,17 @@ def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> G
 
 
 def interact(
-    world: GridWorld,
-    key: Key,
-    state: GridState,
-    i: Array,
-    action: Array,
-    target: Array,
-    met: Array,
-    params: GridParams,
+    world: GridWorld, key: Key, state: GridState, act: Act, params: GridParams
 ) -> tuple[GridState, Array]:
     """The agent that is it tags whoever stands where it wanted to go."""
     tag, agents = state.extra, jnp.arange(world.num_agents)
-    hunts = (i == tag.it) & ~tag.passed
-    caught = hunts & (state.position == target).all(axis=-1) & (agents != i)
+    hunts = (act.agent == tag.it) & ~tag.passed
+    caught = hunts & (state.position == act.target).all(axis=-1) & (agents != act.agent)
     passes = caught.any()
     tag = TagState(jnp.where(passes, caught.argmax(), tag.it), tag.passed | passes)
     value = params.extra.tag_value
     tagger = jnp.where(passes, value, 0.0) - jnp.where(hunts, params.extra.it_cost, 0.0)
-    reward = jnp.where(agents == i, tagger, 0.0) - jnp.where(caught, value, 0.0)
+    reward = jnp.where(agents == act.agent, tagger, 0.0) - jnp.where(caught, value, 0.0)
     return draw(world, state.replace(extra=tag)), reward
 
 

@@ -1,5 +1,6 @@
 """What agents and people see of a gridworld: windows, whole maps, colours, text."""
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -11,12 +12,12 @@ if TYPE_CHECKING:
     from worldloom.envs.grid.world import GridState, GridWorld
 
 
-def frame(world: "GridWorld", state: "GridState", i: Array) -> Array:
+def frame(world: "GridWorld", state: "GridState", i: Array | int) -> Array:
     """One agent's view, (C, h, w): a window around it, or the whole map and where it is."""
     if world.radius is None:
         seen = state.layers
     else:
-        seen = window(world, state, state.position[i])
+        seen = window(world, state, state.position[i], world.radius)
     picture = one_hot(world, seen) if world.view == "onehot" else rgb(world, seen)
     if world.radius is not None:
         return picture
@@ -26,10 +27,10 @@ def frame(world: "GridWorld", state: "GridState", i: Array) -> Array:
     return jnp.concatenate([picture, self_channel[None].astype(picture.dtype)])
 
 
-def window(world: "GridWorld", state: "GridState", center: Array) -> Array:
+def window(world: "GridWorld", state: "GridState", center: Array, radius: int) -> Array:
     """(L, 2r+1, 2r+1) kinds around a cell; off the map stands `outside` on the top layer."""
     height, width = world.shape
-    reach = jnp.arange(-world.radius, world.radius + 1)
+    reach = jnp.arange(-radius, radius + 1)
     rows, columns = center[0] + reach, center[1] + reach
     inside = ((rows >= 0) & (rows < height))[:, None] & ((columns >= 0) & (columns < width))
     cells = rows.clip(0, height - 1)[:, None] * width + columns.clip(0, width - 1)
@@ -43,7 +44,8 @@ def one_hot(world: "GridWorld", layers: Array) -> Array:
     """(C, h, w) uint8: how many layers show each channel's kind in each cell."""
     kinds = jnp.asarray(world.channel_kinds)[:, None, None]
     # A sum in Python over the few layers keeps everything in one fused elementwise loop.
-    return sum((layer[None] == kinds).astype(jnp.uint8) for layer in layers)
+    shown = [(layer[None] == kinds).astype(jnp.uint8) for layer in layers]
+    return reduce(jnp.add, shown)
 
 
 def rgb(world: "GridWorld", layers: Array) -> Array:

@@ -7,10 +7,9 @@ the table cannot say are three optional functions, the hooks:
 
     setup(world, key, state, params) -> state
         once, after the agents were placed; lays out things and fills `state.extra`
-    interact(world, key, state, i, action, target, met, params) -> (state, rewards (A,))
-        after agent `i` moved or failed to; `target` (2,) is the cell it wanted, its own cell if
-        the action is no move, and `met` the kind that stood there before anybody of this move
-        went. With simultaneous turns all agents move first, then each interacts in agent order.
+    interact(world, key, state, act, params) -> (state, rewards (A,))
+        after the agent of an `Act` moved or failed to. With simultaneous turns all agents move
+        first, then each interacts, in agent order.
     upkeep(world, key, state, params) -> (state, terminated ())
         at the end of a turn, after spontaneous changes
 """
@@ -37,8 +36,7 @@ MOVES = ("up", "down", "left", "right")
 OFFSETS = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
 
 
-@struct.dataclass
-class GridParams:
+class GridParams(struct.PyTreeNode):
     """The numbers of a world, traced, so that they can be swept with vmap."""
 
     value: Array  # (K,) reward for walking into each kind
@@ -46,11 +44,19 @@ class GridParams:
     extra: PyTree = ()  # numbers that a world's own rules need
 
 
-@struct.dataclass
-class GridState:
+class GridState(struct.PyTreeNode):
     layers: Array  # (L, H, W) int8 kinds
     position: Array  # (A, 2) int32 row and column
     extra: PyTree = ()  # what a world's own rules must remember
+
+
+class Act(struct.PyTreeNode):
+    """What one agent did, for `interact`."""
+
+    agent: Array | int  # () int32
+    action: Array  # () int32
+    target: Array  # (2,) int32: the cell it wanted; its own cell if the action is no move
+    met: Array  # () int32: the kind that stood there before the move
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,16 @@ class GridWorld:
         for role in ("agent", "outside"):
             check_solid(self.name, role, self.kinds[self.index[getattr(self, role)]])
         check_maps(self.name, self.kinds, self.maps)
+        if (self.start_layers == self.index[self.agent]).any():
+            raise ValueError(
+                f"{self.name}: a map shows the kind {self.agent!r}; leave agents out of maps, they "
+                "start on random empty cells"
+            )
+        if any(self.index[self.agent] in change for change in self.changes):
+            raise ValueError(
+                f"{self.name}: {self.agent!r} is part of a spontaneous change; agents neither "
+                "appear nor vanish by themselves, name another kind in `becomes`"
+            )
         if self.actions[:4] != MOVES:
             raise ValueError(
                 f"{self.name}: actions={self.actions}; the first four must be {MOVES}, "
@@ -170,7 +186,7 @@ class GridWorld:
         side = 2 * self.radius + 1
         return channels, side, side
 
-    @cached_property
+    @property
     def spec(self) -> EnvSpec:
         onehot = self.view == "onehot"
         high, dtype = (len(self.maps), "uint8") if onehot else (1.0, "float32")
@@ -206,12 +222,12 @@ class GridWorld:
         state = self.change(change_key, state, params)
         return state, first_step(self, state, params)
 
-    def observe_agent(self, state: GridState, i: Array, params: GridParams) -> Array:
+    def observe_agent(self, state: GridState, i: Array | int, params: GridParams) -> Array:
         """What agent `i` sees, `frame_shape`; own cell in the middle, never rotated."""
         return views.frame(self, state, i)
 
     def apply_agent(
-        self, key: Key, state: GridState, i: Array, action: Array, params: GridParams
+        self, key: Key, state: GridState, i: Array | int, action: Array, params: GridParams
     ) -> tuple[GridState, Array]:
         """Agent `i` takes `action`; rewards (A,). A number that is no action does nothing."""
         here = state.position[i]
@@ -229,7 +245,8 @@ class GridWorld:
         )
         reward = jnp.where(jnp.arange(self.num_agents) == i, paid, 0.0)
         if self.interact is not None:
-            state, more = self.interact(self, key, state, i, action, target, met, params)
+            act = Act(i, action, target, met)
+            state, more = self.interact(self, key, state, act, params)
             reward = reward + more
         return state, reward
 
@@ -257,17 +274,19 @@ class GridWorld:
         top = state.layers[-1].at[here[:, 0], here[:, 1]].set(0)
         top = top.at[there[:, 0], there[:, 1]].set(self.index[self.agent])
         state = state.replace(layers=state.layers.at[-1].set(top), position=there)
-        if self.interact is None:
+        interact = self.interact
+        if interact is None:
             return state, reward
 
         def one(carry, x):
             state, reward = carry
-            i, k = x
-            state, more = self.interact(self, k, state, i, action[i], target[i], met[i], params)
+            act, k = x
+            state, more = interact(self, k, state, act, params)
             return (state, reward + more), None
 
-        agents = (jnp.arange(self.num_agents), jax.random.split(key, self.num_agents))
-        (state, reward), _ = jax.lax.scan(one, (state, reward), agents)
+        acts = Act(jnp.arange(self.num_agents), action, target, met)
+        keys = jax.random.split(key, self.num_agents)
+        (state, reward), _ = jax.lax.scan(one, (state, reward), (acts, keys))
         return state, reward
 
     def end_turn(

@@ -1,0 +1,1 @@
+"""The outside world's interfaces as thin shells over the pure functions."""

@@ -1,0 +1,379 @@
+"""Models for Sorrel's object loops: stateful shells over the pure agents and memories.
+
+An experiment that builds `iRainbowModel` of Sorrel builds `JAXiRainbowModel` with the same
+arguments instead; nothing else of its loop changes. What runs is the corrected algorithm: stacks
+that never mix epochs, real n-step returns. `legacy=True` restores the original's arithmetic.
+"""
+
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import serialization
+from numpy.typing import ArrayLike
+
+from worldloom.algos.iqn import IQN, IQNConfig, midpoints
+from worldloom.core.protocols import EnvSpec
+from worldloom.core.spaces import Box, Discrete
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.nn.iqn import IQNJAX
+from worldloom.replay.buffer import JAXBuffer
+
+FORMAT = "worldloom model 1"
+
+
+class JAXModel:
+    """Any agent of `worldloom.algos` as a model that an object loop can drive.
+
+    Args:
+        input_size: features of one frame, or its shape.
+        action_space: how many actions there are.
+        agent: the algorithm; its config also decides batch size, n_step and gamma.
+        sync_freq: epochs between hard copies of the local to the target parameters; 0: never.
+        device: None for JAX's default, "cpu", "cuda", "cuda:1", or a jax.Device.
+        seed: decides everything random about the model; None is 0.
+
+    Attributes:
+        memory: a `JAXBuffer` of the model's own frames.
+        epsilon: the chance of a random action.
+        learner: the agent's whole learning state; `local_params`, `target_params` and
+            `opt_state` are its parts.
+        rng_key: the typed key that the next random choice is drawn from.
+    """
+
+    def __init__(
+        self,
+        input_size: int | Sequence[int],
+        action_space: int,
+        agent: Any,
+        *,
+        memory_size: int = 1024,
+        n_frames: int = 1,
+        epsilon: float = 0.0,
+        epsilon_min: float = 0.0,
+        sync_freq: int = 0,
+        device: Any = None,
+        seed: int | None = 0,
+        legacy: bool = False,
+    ) -> None:
+        for name, chance in (("epsilon", epsilon), ("epsilon_min", epsilon_min)):
+            if not 0.0 <= chance <= 1.0:
+                raise ValueError(f"{self.model_name}: {name}={chance:g}; it must be in [0, 1]")
+        self.input_size, self.action_space = input_size, int(action_space)
+        self.agent, self.n_frames, self.legacy = agent, n_frames, legacy
+        self.epsilon, self.epsilon_min, self.sync_freq = epsilon, epsilon_min, sync_freq
+        self.device = _device(device)
+        self.features = math.prod(np.atleast_1d(input_size).tolist())
+        config = agent.config
+        init_key, self.rng_key, memory_key = jax.device_put(
+            tuple(jax.random.split(_key(seed), 3)), self.device
+        )
+        observation = Box(-math.inf, math.inf, (n_frames, self.features), "float32")
+        spec = EnvSpec("sorrel", observation, Discrete(self.action_space), num_frames=n_frames)
+        self.learner: Any = jax.device_put(_init(agent, spec, init_key), self.device)
+        self.memory = JAXBuffer(
+            memory_size, self.features, n_frames, config.n_step, config.gamma, legacy,
+            device=self.device,
+        )  # fmt: skip
+        self.memory.key = memory_key
+
+    # What an object loop calls -------------------------------------------------------------------
+
+    def take_action(self, state: ArrayLike) -> int:
+        """An epsilon-greedy action for a stack of frames, oldest first, the present one last.
+
+        Any shape with n_frames * features numbers, such as `memory.current_state()` and the
+        present frame put together.
+        """
+        stack = np.asarray(state, np.float32)
+        if stack.size != self.n_frames * self.features:
+            raise ValueError(
+                f"{self.model_name}.take_action: the state has {stack.size} numbers; this model "
+                f"takes {self.n_frames} frames of {self.features}, the present one last"
+            )
+        if not np.isfinite(stack).all():
+            raise ValueError(f"{self.model_name}.take_action: the state is not finite throughout")
+        stack = stack.reshape(1, self.n_frames, self.features)
+        self.rng_key, action = _act(
+            self.agent, self.learner.params, stack, self.rng_key, self.epsilon
+        )
+        return int(action)
+
+    def train_step(self) -> float:
+        """One update from memory; its loss, or 0.0 while the memory holds too little."""
+        if not self.memory.can_sample(self.agent.config.batch_size):
+            return 0.0
+        self.learner, self.rng_key, loss = _learn(
+            self.agent, self.memory.ring, self.learner, self.memory.state, self.rng_key
+        )
+        return float(loss)
+
+    def start_epoch_action(self, **kwargs: Any) -> None:
+        """Closes the last epoch in memory, and syncs the target if `epoch` says it is time."""
+        self.memory.add_empty()
+        if self.sync_freq and kwargs.get("epoch", 1) % self.sync_freq == 0:
+            self.sync_target()
+
+    def end_epoch_action(self, **kwargs: Any) -> None:
+        """Nothing is left to do when an epoch ends."""
+
+    def reset(self) -> None:
+        """A new world begins: what was remembered stays, but no stack reaches back into it."""
+        if not self.legacy:
+            self.memory.add_empty()
+
+    def epsilon_decay(self, decay_rate: float) -> None:
+        """Lowers epsilon by a share of itself, down to `epsilon_min`."""
+        self.epsilon = max(self.epsilon * (1.0 - decay_rate), self.epsilon_min)
+
+    def set_epsilon(self, new_epsilon: float) -> None:
+        """Replaces epsilon."""
+        self.epsilon = new_epsilon
+
+    # Parts of the learner ------------------------------------------------------------------------
+
+    @property
+    def model_name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def local_params(self) -> PyTree:
+        return self.learner.params
+
+    @local_params.setter
+    def local_params(self, params: PyTree) -> None:
+        self.learner = self.learner.replace(params=params)
+
+    @property
+    def target_params(self) -> PyTree:
+        """The target's parameters; the local ones for an agent that has no target."""
+        return getattr(self.learner, "target", self.learner.params)
+
+    @target_params.setter
+    def target_params(self, params: PyTree) -> None:
+        self.learner = self.learner.replace(target=params)
+
+    @property
+    def opt_state(self) -> PyTree:
+        return getattr(self.learner, "opt_state", ())
+
+    @opt_state.setter
+    def opt_state(self, opt_state: PyTree) -> None:
+        self.learner = self.learner.replace(opt_state=opt_state)
+
+    def sync_target(self) -> None:
+        """The hard copy of the local parameters to the target, where there is one."""
+        if hasattr(self.learner, "target"):
+            self.target_params = self.local_params
+
+    # Files ---------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """What a file must agree with to be loaded; epsilon, seed and device may differ."""
+        return {
+            "algorithm": type(self.agent).__name__,
+            "input_size": np.atleast_1d(self.input_size).tolist(),
+            "action_space": self.action_space,
+            "n_frames": self.n_frames,
+            "memory_size": self.memory.capacity,
+            "sync_freq": self.sync_freq,
+            "legacy": self.legacy,
+        } | {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self.agent.config).items()
+            if name != "legacy"
+        }
+
+    def save(self, file_path: str | os.PathLike[str]) -> None:
+        """Writes everything that decides what comes next: learner, memory, keys and epsilon.
+
+        The file appears whole or not at all.
+        """
+        content = {
+            "format": FORMAT,
+            "settings": self.settings(),
+            "epsilon": float(self.epsilon),
+            "opens": self.memory.opens,
+            "keys": [np.asarray(jax.random.key_data(k)) for k in (self.rng_key, self.memory.key)],
+            "learner": serialization.to_state_dict(self.learner),
+            "memory": serialization.to_state_dict(self.memory.state),
+        }
+        path = Path(file_path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(serialization.msgpack_serialize(content))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        except BaseException:
+            os.unlink(unfinished)
+            raise
+
+    def load(self, file_path: str | os.PathLike[str]) -> None:
+        """Takes up a saved model bit for bit; a file that does not fit changes nothing."""
+        data = Path(file_path).read_bytes()
+        try:
+            content: Any = serialization.msgpack_restore(data)
+            known = content["format"] == FORMAT
+        except Exception as error:
+            raise ValueError(
+                f"{file_path}: not a saved model, or cut off while it was written; save it again"
+            ) from error
+        if not known:
+            raise ValueError(f"{file_path}: format {content['format']!r}; {FORMAT!r} is known here")
+        saved, ours = content["settings"], self.settings()
+        names = [n for n in {**saved, **ours} if saved.get(n) != ours.get(n)]
+        if names:
+            differences = ", ".join(f"{n}={saved.get(n)} (here {ours.get(n)})" for n in names)
+            raise ValueError(
+                f"{file_path}: saved with {differences}; build the model with the saved settings"
+            )
+        learner = serialization.from_state_dict(self.learner, content["learner"])
+        memory = serialization.from_state_dict(self.memory.state, content["memory"])
+        keys = [jax.random.wrap_key_data(k) for k in content["keys"]]
+        self.learner, self.memory.state, (self.rng_key, self.memory.key) = jax.device_put(
+            (jax.tree.map(jnp.asarray, learner), jax.tree.map(jnp.asarray, memory), keys),
+            self.device,
+        )
+        self.memory.opens, self.epsilon = content["opens"], content["epsilon"]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model_name}(input_size={self.features * self.n_frames}, "
+            f"action_space={self.action_space})"
+        )
+
+
+class JAXiRainbowModel(JAXModel):
+    """Sorrel's "iRainbow": double IQN with noisy, dueling heads.
+
+    The arguments are the original's. `model_update_freq` is kept and, as there, never read: the
+    loop decides how often to call `train_step`. `legacy=True` learns and acts as the original
+    does (see `worldloom.algos.iqn` and `worldloom.replay.legacy`).
+    """
+
+    def __init__(
+        self,
+        input_size: int | Sequence[int],
+        action_space: int,
+        layer_size: int = 250,
+        epsilon: float = 1.0,
+        epsilon_min: float = 0.0,
+        device: Any = None,
+        seed: int | None = 0,
+        n_frames: int = 5,
+        n_step: int = 3,
+        sync_freq: int = 200,
+        model_update_freq: int = 4,
+        batch_size: int = 64,
+        memory_size: int = 1024,
+        LR: float = 0.001,
+        TAU: float = 0.001,
+        GAMMA: float = 0.99,
+        n_quantiles: int = 12,
+        *,
+        legacy: bool = False,
+    ) -> None:
+        config = IQNConfig(
+            hidden=layer_size, num_quantiles=n_quantiles,
+            act_quantiles=256 if legacy else n_quantiles,
+            act_levels="random" if legacy else "midpoints", levels="own" if legacy else "shared",
+            noisy=True, learning_rate=LR, max_grad_norm=1.0, gamma=GAMMA, n_step=n_step,
+            target_rate=TAU, batch_size=batch_size, legacy=legacy,
+        )  # fmt: skip
+        super().__init__(
+            input_size, action_space, IQN(config, int(action_space)), memory_size=memory_size,
+            n_frames=n_frames, epsilon=epsilon, epsilon_min=epsilon_min, sync_freq=sync_freq,
+            device=device, seed=seed, legacy=legacy,
+        )  # fmt: skip
+        self.layer_size, self.n_step, self.n_quantiles = layer_size, n_step, n_quantiles
+        self.batch_size, self.model_update_freq = batch_size, model_update_freq
+        self.LR, self.TAU, self.GAMMA = LR, TAU, GAMMA
+
+    @property
+    def qnetwork_local(self) -> "QNetwork":
+        return QNetwork(self.agent.network, self.local_params, self.n_quantiles)
+
+    @property
+    def qnetwork_target(self) -> "QNetwork":
+        return QNetwork(self.agent.network, self.target_params, self.n_quantiles)
+
+
+JAXIQN = JAXiRainbowModel
+
+
+@dataclasses.dataclass(frozen=True)
+class QNetwork:
+    """A network with the parameters it had when it was asked for, noise off."""
+
+    module: IQNJAX
+    params: PyTree
+    n_quantiles: int
+
+    def __call__(self, states: ArrayLike, taus: ArrayLike | None = None) -> tuple[Array, Array]:
+        """Quantiles (B, N, actions) of states (B, features), and their levels (N,) or (B, N)."""
+        levels = midpoints(self.n_quantiles) if taus is None else jnp.asarray(taus)
+        return _apply(self.module, self.params, jnp.asarray(states, jnp.float32), levels), levels
+
+    def get_qvalues(self, states: ArrayLike, taus: ArrayLike | None = None) -> Array:
+        """Expected returns (B, actions): the mean over the levels."""
+        return self(states, taus)[0].mean(axis=1)
+
+
+# Compiled once for each configuration, shared by all models of it. --------------------------------
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _init(agent: Any, spec: EnvSpec, key: Key) -> PyTree:
+    return agent.init(key, spec)
+
+
+@partial(jax.jit, static_argnums=0)
+def _act(agent: Any, params: PyTree, stack: Array, key: Key, epsilon: Array) -> tuple[Key, Array]:
+    key, act_key = jax.random.split(key)
+    action, _ = agent.act(params, stack, act_key, explore=epsilon)
+    return key, action[0]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _learn(
+    agent: Any, ring: Any, learner: PyTree, memory: PyTree, key: Key
+) -> tuple[PyTree, Key, Array]:
+    key, sample_key, update_key = jax.random.split(key, 3)
+    batch = ring.sample(memory, sample_key, agent.config.batch_size)
+    learner, metrics = agent.update(learner, batch, update_key)
+    return learner, key, metrics.loss
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(module: IQNJAX, params: PyTree, states: Array, levels: Array) -> Array:
+    quantiles: Any = module.apply(params, states, levels)
+    return quantiles
+
+
+def _key(seed: int | None) -> Key:
+    """A key for any whole number: Sorrel passes seeds of 64 bits."""
+    low, high = (seed or 0) % 2**32, (seed or 0) // 2**32 % 2**32
+    return jax.random.fold_in(jax.random.key(low), high)
+
+
+def _device(device: Any) -> Any:
+    """The jax.Device of that name; None stays JAX's own choice."""
+    if device is None or isinstance(device, jax.Device):
+        return device
+    platform, _, number = str(device).partition(":")
+    try:
+        return jax.devices(platform)[int(number or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        here = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        raise ValueError(f"device={str(device)!r} is not here; JAX sees {here}") from error

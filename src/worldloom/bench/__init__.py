@@ -1,0 +1,1 @@
+"""Measuring: execution modes on equal work, and suites against what users would run instead."""

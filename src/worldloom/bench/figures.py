@@ -1,0 +1,83 @@
+"""Figures for the README and the docs, read from a benchmark's JSON and from nowhere else."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+MEANING = {
+    "grid": {
+        "time_to_500": "training time to a greedy score of 500, original / ours",
+        "time_to_500_tuned": "the same, against the original without its useless work",
+        "time_to_500_with_compile": "the same as the first, our compile time included, cold cache",
+        "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / original",
+        "world_steps_per_second": "agent steps/s without learning, ours / object loop",
+        "train_step_matmul_share": "train step's FLOP rate as a share of plain matmul's",
+    }
+}
+
+
+def markdown(suite: str, result: dict[str, Any]) -> str:
+    """The ratios of a result as a Markdown table, with machine and versions under it."""
+    rows = ["| figure | measured | what it is |", "|---|---|---|"]
+    for name, meaning in MEANING[suite].items():
+        value = result["ratios"].get(name)
+        shown = "not measured" if value is None else f"{value:,.3g}"
+        rows.append(f"| `{name}` | {shown} | {meaning} |")
+    machine, versions = result["machine"], result["versions"]
+    rows += [
+        "",
+        f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, "
+        f"jax {versions['jax']}, torch {versions.get('torch', 'none')}; `{result['command']}`.",
+    ]
+    return "\n".join(rows)
+
+
+def fill(text: str, suite: str, result: dict[str, Any]) -> str:
+    """`text` with what stands between the suite's markers replaced by its table."""
+    pattern = rf"(<!-- figures:{suite} -->\n).*?(<!-- /figures:{suite} -->)"
+    return re.sub(
+        pattern, lambda m: m[1] + markdown(suite, result) + "\n" + m[2], text, flags=re.S
+    )
+
+
+def chart(suite: str, result: dict[str, Any]) -> str:
+    """The speed ratios of a result as an SVG bar chart on a log axis."""
+    from worldloom.report.bars import Bars, bar_chart
+
+    found = {n: result["ratios"].get(n) for n in MEANING[suite] if not n.endswith("_share")}
+    labels = [name.replace("_", " ") for name in found]
+    return bar_chart(
+        labels,
+        [Bars("", list(found.values()))],
+        axis_label="times as fast",
+        log=True,
+        baseline=1.0,
+        show=lambda x: f"{x:,.3g}x",
+        width=560,
+    )
+
+
+def main(root: Path = Path(".")) -> int:
+    """Fills every page under `root` that has a marker, and draws the README's chart."""
+    from worldloom.track.sinks import write_text
+
+    for path in sorted((root / "benchmarks/results").glob("*.json")):
+        suite, result = path.stem, json.loads(path.read_text())
+        if suite not in MEANING:
+            continue
+        picture = root / "docs/images/speed.svg"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        write_text(picture, chart(suite, result))
+        for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+            text = page.read_text()
+            filled = fill(text, suite, result)
+            if filled != text:
+                write_text(page, filled)
+                print(f"filled {page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

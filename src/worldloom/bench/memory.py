@@ -1,0 +1,51 @@
+"""How much memory training takes: growth of the resident size of a process that does only that."""
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from worldloom.bench.fresh import in_fresh_process
+from worldloom.track.machine import peak_memory_mb
+from worldloom.train.config import TrainConfig, from_dict
+
+MEANING = (
+    "growth of the resident size of a fresh process from after its imports to after two training "
+    "epochs: weights, optimiser, replay memory, programs and scratch space. Compiled programs come "
+    "from the compilation cache, so the compiler's own memory is not in it"
+)
+
+
+def training_memory(config: TrainConfig, cache: Path) -> dict[str, Any]:
+    """`resident_mb` held by training, and `peak_mb` on the way, in a fresh process."""
+    return in_fresh_process("worldloom.bench.memory:growth", config.to_dict(), cache, timeout=900.0)
+
+
+def growth(plain_config: dict[str, Any]) -> dict[str, Any]:
+    """Trains until every agent learned, two epochs more, and says what that held."""
+    import jax
+
+    from worldloom.bench.work import fill_memory
+    from worldloom.train.trainers import make_trainer
+
+    config = from_dict(plain_config)
+    if config.mode == "torch_sequential":
+        importlib.import_module("worldloom.reference.torch_loop")
+    jax.devices()
+    before = resident_mb()
+    trainer = make_trainer(config)
+    fill_memory(trainer, config)
+    trainer.advance(2)
+    after = resident_mb()
+    held = None if after is None or before is None else after - before
+    peak = None if before is None else peak_memory_mb() - before
+    return {"resident_mb": held, "peak_mb": peak}
+
+
+def resident_mb() -> float | None:
+    """The resident size of this process now; None where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

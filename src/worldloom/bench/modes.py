@@ -1,0 +1,146 @@
+"""Execution modes side by side on equal work, for one number of agents."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from worldloom.bench.memory import training_memory
+from worldloom.bench.parts import Part, jax_parts, torch_parts
+from worldloom.bench.timer import Timing, interleave, ratio
+from worldloom.bench.work import ACTING, fill_memory, same_work, training_epochs, why_not_torch
+from worldloom.train.config import TrainConfig
+from worldloom.train.modes import MODES, Mode
+from worldloom.train.trainers import JaxTrainer, Trainer, make_trainer
+
+EXPLORATION = 0.632  # the original's mean chance of a random action over its 1000 epochs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a comparison is measured."""
+
+    epochs: int = 4  # in one timed block
+    repeats: int = 5
+    parts: bool = True
+    memory: bool = True
+
+
+def equal_work(
+    base: TrainConfig, modes: Sequence[Mode], num_agents: int, *, midpoints: bool
+) -> dict[Mode, TrainConfig]:
+    """One configuration for each mode, checked to be the same work.
+
+    With `midpoints` the JAX modes act with as many stratified levels as they learn with, where
+    the original draws 256 at random; the baseline acts as it always does.
+    """
+    world = dict(base.world) | {"num_agents": num_agents}
+    fixed = replace(
+        base, world=world, epsilon=EXPLORATION, epsilon_decay=0.0, epsilon_min=0.0, seed=0
+    )
+    configs = {}
+    for mode in modes:
+        config = fixed
+        if midpoints and mode != "torch_sequential" and config.iqn.act_levels == "random":
+            iqn = replace(fixed.iqn, act_levels="midpoints", act_quantiles=fixed.iqn.num_quantiles)
+            config = replace(fixed, iqn=iqn)
+        configs[mode] = replace(config, mode=mode)
+    same_work(configs, allowed=ACTING if midpoints else ())
+    return configs
+
+
+def possible_modes(
+    base: TrainConfig, wanted: Sequence[Mode] | None
+) -> tuple[list[Mode], dict[str, str]]:
+    """The modes that can do the work, and why others cannot.
+
+    A baseline that is asked for by name and would play another task is an error; one that is not
+    installed, or was only part of "all modes", is left out with a reason.
+    """
+    modes = [mode for mode in MODES if wanted is None or mode in wanted]
+    reason = why_not_torch(base) if "torch_sequential" in modes else None
+    if reason is None:
+        return modes, {}
+    if wanted is not None and "not installed" not in reason:
+        raise ValueError(f"torch_sequential cannot do the same work: {reason}")
+    return [mode for mode in modes if mode != "torch_sequential"], {"torch_sequential": reason}
+
+
+def compare_modes(
+    configs: dict[Mode, TrainConfig], plan: Plan, cache: Path, note: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A row of figures for each mode, and the samples behind them."""
+    trainers: dict[Mode, Trainer] = {}
+    for mode, config in configs.items():
+        trainers[mode] = make_trainer(replace(config, chunk=plan.epochs))
+        filled = fill_memory(trainers[mode], config)
+        compile_seconds = trainers[mode].compile_seconds
+        note(f"  {mode}: compiled in {compile_seconds:.1f} s, learns after {filled} epochs")
+    blocks = {mode: training_epochs(trainer, plan.epochs) for mode, trainer in trainers.items()}
+    timed = {
+        mode: {"epoch": timing.per(plan.epochs)}
+        for mode, timing in interleave(blocks, plan.repeats).items()
+    }
+    if plan.parts:
+        note("  timing the parts of an epoch")
+        _time_parts(configs, trainers, timed, plan.repeats)
+    memory = {}
+    for mode, config in configs.items() if plan.memory else ():
+        note(f"  {mode}: memory in a fresh process")
+        memory[mode] = training_memory(replace(config, chunk=plan.epochs), cache)
+    rows = [
+        _row(mode, configs[mode], trainers[mode], timed, memory.get(mode, {})) for mode in configs
+    ]
+    samples = {
+        mode: {part: list(timing.samples) for part, timing in parts.items()}
+        for mode, parts in timed.items()
+    }
+    return rows, samples
+
+
+def _time_parts(
+    configs: dict[Mode, TrainConfig],
+    trainers: dict[Mode, Trainer],
+    timed: dict[Mode, dict[str, Timing]],
+    repeats: int,
+) -> None:
+    by_mode: dict[Mode, dict[str, Part]] = {}
+    for mode, trainer in trainers.items():
+        if isinstance(trainer, JaxTrainer):
+            by_mode[mode] = jax_parts(trainer.loop, trainer.run, mode)
+        else:
+            by_mode[mode] = torch_parts(configs[mode])
+    for part in next(iter(by_mode.values())):
+        same_part: dict[str, Part] = {mode: parts[part] for mode, parts in by_mode.items()}
+        for mode, timing in interleave(same_part, repeats).items():
+            timed[mode][part] = timing
+
+
+def _row(
+    mode: Mode,
+    config: TrainConfig,
+    trainer: Trainer,
+    timed: dict[Mode, dict[str, Timing]],
+    memory: dict[str, Any],
+) -> dict[str, Any]:
+    baseline = next(iter(timed.values()))["epoch"].median  # modes are in the order of MODES
+    epoch = timed[mode]["epoch"].median
+    milliseconds = {f"{part}_ms": timing.median * 1e3 for part, timing in timed[mode].items()}
+    return {
+        "mode": mode,
+        "num_agents": config.world["num_agents"],
+        "epochs_per_second": 1.0 / epoch,
+        "speedup": ratio(baseline, epoch),
+        **milliseconds,
+        "compile_seconds": trainer.compile_seconds,
+        "memory_mb": memory.get("resident_mb"),
+        "peak_memory_mb": memory.get("peak_mb"),
+    }
+
+
+def quick(config: TrainConfig) -> TrainConfig:
+    """The same task and algorithm in sizes that take seconds, to see that everything works."""
+    levels = min(config.iqn.act_quantiles, 8)
+    iqn = replace(config.iqn, hidden=16, batch_size=8, num_quantiles=4, act_quantiles=levels)
+    world = dict(config.world) | {"horizon": 10}
+    return replace(config, world=world, iqn=iqn, memory_rows=64)

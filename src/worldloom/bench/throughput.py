@@ -1,0 +1,152 @@
+"""How fast worlds turn without learning, and how fast equal epochs of training go."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom.bench.memory import training_memory
+from worldloom.bench.modes import equal_work
+from worldloom.bench.timer import Timing, compiled, interleave, ratio
+from worldloom.bench.work import fill_memory, training_epochs
+from worldloom.core import draws
+from worldloom.core.protocols import PureEnv
+from worldloom.core.rollout import run_episode_batch
+from worldloom.core.spaces import Discrete
+from worldloom.core.transforms import batch
+from worldloom.core.types import Array, Key
+from worldloom.envs import registry
+from worldloom.reference.treasurehunt import ObjectTreasureHunt
+from worldloom.train.config import TrainConfig
+from worldloom.train.modes import MODES
+from worldloom.train.trainers import Trainer, make_trainer
+
+
+@dataclass(frozen=True)
+class WorldSizes:
+    """1,024 compiled worlds against one of objects, in blocks that take about as long."""
+
+    worlds: int = 1024
+    object_episodes: int = 6  # about 1,500 agent steps, some 0.6 s
+    repeats: int = 7
+
+
+def world_steps(sizes: WorldSizes, raw: dict[str, Any]) -> float | None:
+    """Agent steps per second of random play, over those of the object loop.
+
+    Both sides reset every episode, draw uniform actions, sum every observation and every reward.
+    """
+    env = registry.make("treasurehunt")
+    play, compile_seconds = compiled(partial(random_play, env, sizes.worlds), jax.random.key(0))
+    keys = iter(jax.random.split(jax.random.key(1), 10_000))
+    objects = ObjectTreasureHunt(legacy=False, tuned=False, rng=np.random.default_rng(0))
+    turns = env.spec.horizon or 50
+    timed = interleave(
+        {
+            "compiled": lambda: play(next(keys)),
+            "objects": lambda: object_play(objects, sizes.object_episodes, turns),
+        },
+        sizes.repeats,
+    )
+    episode = env.spec.num_agents * turns
+    steps = {"compiled": episode * sizes.worlds, "objects": episode * sizes.object_episodes}
+    rates = {name: steps[name] / timing.median for name, timing in timed.items()}
+    raw |= {
+        "unit": "agent steps per second, observations and rewards summed on both sides",
+        "worlds": sizes.worlds,
+        "agents": env.spec.num_agents,
+        "turns": turns,
+        "compile_seconds": compile_seconds,
+        "steps_per_second": rates,
+        "steps_in_a_block": steps,
+        "seconds": {name: timing.to_dict() for name, timing in timed.items()},
+    }
+    return ratio(rates["compiled"], rates["objects"])
+
+
+def random_play(env: PureEnv, worlds: int, key: Key) -> tuple[Array, Array]:
+    """One episode of `worlds` worlds with random agents: sums of observations and of rewards."""
+    assert isinstance(env.spec.action, Discrete)
+    choices = env.spec.action.n
+
+    def act(_, obs, key):
+        return draws.integers(key, (obs.shape[0],), choices)
+
+    agents = jnp.zeros(env.spec.num_agents)  # random agents are nothing but their number
+    params, turns = env.default_params(), env.spec.horizon or 0
+    _, played, _ = run_episode_batch(batch(env, worlds), act, key, agents, params, turns)
+    return played.frame.sum(dtype=jnp.uint32), played.reward.sum()
+
+
+def object_play(world: ObjectTreasureHunt, episodes: int, turns: int) -> tuple[float, float]:
+    """The same of one world of objects, for some episodes."""
+    seen = paid = 0.0
+
+    def act(_: int, obs: np.ndarray) -> int:
+        nonlocal seen
+        seen += float(obs.sum())
+        return int(world.rng.integers(4))
+
+    for _ in range(episodes):
+        world.reset()
+        for _ in range(turns):
+            paid += sum(world.take_turn(act))
+    return seen, paid
+
+
+@dataclass(frozen=True)
+class EpochSizes:
+    """Blocks of epochs of every mode, taken in turn."""
+
+    agents: int = 5
+    epochs: int = 6
+    repeats: int = 5
+    memory: bool = True
+
+
+def same_arithmetic(base: TrainConfig, agents: int) -> TrainConfig:
+    """The original's training arithmetic in fused mode, acting with midpoints."""
+    return equal_work(base, ["jax_fused"], agents, midpoints=True)["jax_fused"]
+
+
+def epochs_per_second(
+    base: TrainConfig, sizes: EpochSizes, cache: Path, raw: dict[str, Any], note: Callable
+) -> float | None:
+    """Training epochs per second of `jax_fused` over those of `torch_sequential`, as it is."""
+    work = equal_work(replace(base, chunk=sizes.epochs), MODES, sizes.agents, midpoints=True)
+    configs: dict[str, TrainConfig] = dict(work.items())
+    configs["torch_tuned"] = replace(configs["torch_sequential"], tuned=True)
+    trainers: dict[str, Trainer] = {}
+    for name, config in configs.items():
+        trainers[name] = make_trainer(config)
+        fill_memory(trainers[name], config)
+        note(f"  {name}: ready, compiled in {trainers[name].compile_seconds:.1f} s")
+    blocks = {name: training_epochs(trainer, sizes.epochs) for name, trainer in trainers.items()}
+    timed = interleave(blocks, sizes.repeats)
+    each: dict[str, Timing] = {name: timing.per(sizes.epochs) for name, timing in timed.items()}
+    iqn = configs["jax_fused"].iqn
+    raw |= {
+        "work": {
+            "agents": sizes.agents,
+            "worlds": 1,
+            "updates_per_epoch": base.updates_per_epoch,
+            "epsilon": configs["jax_fused"].epsilon,
+            "hidden": iqn.hidden,
+            "batch_size": iqn.batch_size,
+            "num_quantiles": iqn.num_quantiles,
+            "acting": f"{iqn.act_quantiles} midpoints in JAX, {base.iqn.act_quantiles} random "
+            "levels in PyTorch",
+        },
+        "epochs_per_second": {name: 1.0 / timing.median for name, timing in each.items()},
+        "seconds_per_epoch": {name: timing.to_dict() for name, timing in each.items()},
+        "compile_seconds": {name: trainer.compile_seconds for name, trainer in trainers.items()},
+    }
+    if sizes.memory:
+        names = ("torch_sequential", "jax_fused")
+        raw["memory"] = {name: training_memory(configs[name], cache) for name in names}
+    return ratio(each["torch_sequential"].median, each["jax_fused"].median)

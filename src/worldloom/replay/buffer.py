@@ -1,0 +1,194 @@
+"""The stateful face of the rings, for object loops that add one row at a time."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from worldloom.core.types import Array, Key, PyTree, Transition
+from worldloom.replay.legacy import LegacyRing
+from worldloom.replay.ring import Ring
+
+
+class Samples(NamedTuple):
+    """B windows of F frames; D features in a frame."""
+
+    states: NDArray[np.float32]  # (B, F * D)
+    actions: NDArray[np.int32]  # (B, 1)
+    rewards: NDArray[np.float32]  # (B, 1)
+    next_states: NDArray[np.float32]  # (B, F * D)
+    dones: NDArray[np.float32]  # (B, 1)
+    valid: NDArray[np.float32]  # (B, 1)
+
+
+class JAXBuffer:
+    """A memory of one agent that knows its own state and its own key.
+
+    obs_shape is that of one frame. A sample's rewards are sums over up to `n_step` steps, and it
+    is done where nothing may be added to them. `legacy=True` is the original's buffer: rewards of
+    single steps, and windows that mix episodes; `n_step` and `gamma` then have no effect on what
+    `sample` returns. `state` is a value of `ring`'s functions; `add` and `clear` consume it, so
+    read it and do not keep it.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: int | Sequence[int],
+        n_frames: int = 1,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        legacy: bool = False,
+        seed: int = 0,
+        device: Any = None,  # a jax.Device, which type checkers take for a variable
+    ) -> None:
+        shape = (obs_shape,) if isinstance(obs_shape, int | np.integer) else tuple(obs_shape)
+        self.obs_shape = tuple(int(n) for n in shape)
+        if legacy and not 1 <= n_frames <= capacity - 2:
+            raise ValueError(
+                f"JAXBuffer: capacity={capacity} cannot hold a window of {n_frames} frames and "
+                f"the next; use n_frames >= 1 and capacity >= n_frames + 2"
+            )
+        kind = LegacyRing if legacy else Ring
+        self.ring: Any = kind(capacity, num_frames=n_frames, n_step=n_step, gamma=gamma)
+        self.capacity, self.n_frames, self.legacy = capacity, n_frames, legacy
+        self.device = device
+        self.key: Key = jax.device_put(jax.random.key(seed), device)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets every row; the stream of random numbers goes on."""
+        no = jnp.asarray(False)
+        blank = jnp.zeros(self.obs_shape, jnp.float32)
+        example = Transition(blank, jnp.int32(0), jnp.float32(0), no, no, no)
+        self.state: PyTree = jax.device_put(self.ring.init(example), self.device)
+        self.opens = True  # the next row is the first of its episode
+
+    def add(self, obs: ArrayLike, action: int, reward: float, done: bool | float) -> None:
+        """Writes one row: the frame seen, the action taken on it, and what came of it.
+
+        The frame may have leading axes of 1. After `done` the next row opens a new episode.
+        """
+        frame = np.asarray(obs, np.float32)
+        if frame.shape != self.obs_shape:
+            frame = self._without_leading_ones(frame)
+        if not math.isfinite(reward):
+            raise ValueError(f"JAXBuffer.add: reward={float(reward)}; it must be finite")
+        if not np.isfinite(frame).all():
+            raise ValueError("JAXBuffer.add: obs has entries that are not finite; mend the world")
+        if int(action) != action:
+            raise ValueError(f"JAXBuffer.add: action={action!r}; it must be a whole number")
+        # One small array instead of four scalars: most of a call's cost is in its arguments.
+        numbers = np.array((action, reward, bool(done), self.opens), np.float32)
+        self.state = _add(self.ring, self.state, frame, numbers)
+        self.opens = bool(done)
+
+    def add_empty(self) -> None:
+        """Closes the episode; the original leaves a gap of `n_frames - 1` rows as they are."""
+        if self.legacy:
+            self.state = _add_empty(self.ring, self.state)
+        self.opens = True
+
+    def sample(self, batch_size: int) -> Samples:
+        """Random windows: with replacement, or without where `legacy`."""
+        needed = batch_size if self.legacy else 1
+        if not self.can_sample(needed):
+            raise ValueError(
+                f"JAXBuffer.sample: {len(self)} rows hold too few windows of {self.n_frames} "
+                f"frames for batch_size={batch_size}; add more rows first"
+            )
+        self.key, samples = _sample(self.ring, self.state, self.key, batch_size)
+        return Samples(*(np.asarray(x) for x in samples))
+
+    def can_sample(self, batch_size: int = 1) -> bool:
+        """Whether at least `batch_size` different windows are there."""
+        return bool(_can_sample(self.ring, self.state, batch_size))
+
+    def current_state(self) -> NDArray[np.float32]:
+        """The frames before the present one, oldest first, (n_frames - 1, *obs_shape).
+
+        Zeros before the start of the episode; the original returns the rows before the write
+        head, of whatever episode.
+        """
+        if self.opens and not self.legacy:
+            return np.zeros((self.n_frames - 1, *self.obs_shape), np.float32)
+        return np.asarray(_current_state(self.ring, self.state))
+
+    def __len__(self) -> int:
+        return int(self.state.size)
+
+    def __repr__(self) -> str:
+        return (
+            f"JAXBuffer({len(self)} of {self.capacity} rows, obs_shape={self.obs_shape}, "
+            f"n_frames={self.n_frames}, legacy={self.legacy})"
+        )
+
+    def _without_leading_ones(self, frame: NDArray[np.float32]) -> NDArray[np.float32]:
+        extra = frame.ndim - len(self.obs_shape)
+        if extra < 0 or frame.shape != (1,) * extra + self.obs_shape:
+            raise ValueError(
+                f"JAXBuffer.add: obs has shape {frame.shape}; this memory holds frames of shape "
+                f"{self.obs_shape}"
+            )
+        return frame.reshape(self.obs_shape)
+
+
+# Compiled once for each ring, shared by all buffers of one configuration. -------------------------
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _add(ring: Any, state: PyTree, frame: Array, numbers: Array) -> PyTree:
+    action, reward, done, opens = numbers
+    row = Transition(
+        frame=frame,
+        action=action.astype(jnp.int32),
+        reward=reward,
+        terminated=done > 0,
+        first=opens > 0,
+        final=jnp.asarray(False),
+    )
+    return ring.add(state, jax.tree.map(lambda x: x[None], row))
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _add_empty(ring: Any, state: PyTree) -> PyTree:
+    return ring.add_empty(state)
+
+
+@partial(jax.jit, static_argnums=0)
+def _can_sample(ring: Any, state: PyTree, batch_size: Array) -> Array:
+    return ring.can_sample(state, batch_size)
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _sample(ring: Any, state: PyTree, key: Key, batch_size: int) -> tuple[Key, tuple[Array, ...]]:
+    """The next key, and the fields of `Samples` in their order."""
+    key, draw_key = jax.random.split(key)
+    if isinstance(ring, LegacyRing):
+        batch, valid = ring.windows(state, ring.choose(state, draw_key, batch_size))
+    else:
+        batch = ring.sample(state, draw_key, batch_size)
+        valid = jnp.ones(batch_size, bool)
+    samples = (
+        batch.obs.reshape(batch_size, -1),
+        batch.action[:, None],
+        batch.reward[:, None],
+        batch.next_obs.reshape(batch_size, -1),
+        (batch.discount == 0).astype(jnp.float32)[:, None],
+        valid.astype(jnp.float32)[:, None],
+    )
+    return key, samples
+
+
+@partial(jax.jit, static_argnums=0)
+def _current_state(ring: Any, state: PyTree) -> Array:
+    if isinstance(ring, LegacyRing):
+        before = (state.head - jnp.arange(ring.num_frames - 1, 0, -1)) % ring.capacity
+        return state.rows.frame[before, 0]
+    newest, lane = (state.head - 1) % ring.capacity, jnp.int32(0)
+    return ring.stacks(state, newest[None], lane[None])[0, 1:]

@@ -1,0 +1,102 @@
+"""The parts charts are made of, as SVG text."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from worldloom.report.axes import Scale, tick_labels
+from worldloom.report.colors import PALETTE, lighter, rgb, series_color
+
+TEXT_SIZE = 12.5  # pixels: charts are drawn at the size at which they are shown
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+# In dark mode, on paper never, text is light and the palette a little lighter.
+_AT_NIGHT = "".join(
+    "--wl-{}:#{:02x}{:02x}{:02x};".format(i + 1, *lighter(rgb(ink), 0.22))
+    for i, ink in enumerate(PALETTE)
+)
+_STYLE = (
+    ".wl-chart{color:#20242e}"
+    "@media screen and (prefers-color-scheme:dark)"
+    f"{{.wl-chart{{color:#e4e6ec;{_AT_NIGHT}}}}}"
+    ".wl-chart .at{opacity:0}.wl-chart .at:hover{opacity:1}.wl-chart .bar:hover{opacity:.75}"
+)
+
+
+def chart(parts: Iterable[str], width: float, height: float, title: str) -> str:
+    """A whole SVG document of the given parts."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="wl-chart" viewBox="0 0 {width:g} '
+        f'{height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'aria-label="{escape(title)}" font-family="{_FONT}" font-size="{TEXT_SIZE}" '
+        f'fill="currentColor"><style>{_STYLE}</style>{"".join(parts)}</svg>'
+    )
+
+
+def color(i: int, given: str | None = None) -> str:
+    """The colour of series `i`: a page can set the variable --wl-1 and so on."""
+    return escape(given) if given else f"var(--wl-{i + 1},{series_color(i)})"
+
+
+def text_width(text: str) -> float:
+    """About how many pixels a text takes; a little too many rather than too few."""
+    narrow = sum(letter in "iljtf.,:;|!'1 ()[]r" for letter in text)
+    wide = sum(letter in "mwMW@%—" for letter in text)
+    return TEXT_SIZE * (0.58 * len(text) - 0.22 * narrow + 0.3 * wide)
+
+
+def text(x: float, y: float, words: str, anchor: str = "start", dim: bool = False) -> str:
+    faded = ' opacity=".68"' if dim else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{faded}>{escape(words)}</text>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, opacity: float, extra: str = "") -> str:
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+        f'stroke="currentColor" opacity="{opacity:g}"{extra}/>'
+    )
+
+
+def y_axis(up: Scale, left: float, right: float) -> str:
+    """Grid lines across the chart, labelled at their left ends."""
+    parts = []
+    for value, label in zip(up.ticks, tick_labels(up.ticks), strict=True):
+        y = float(up(value))
+        parts.append(line(left, y, right, y, 0.14))
+        parts.append(text(left - 8, y + 4, label, "end", dim=True))
+    return f'<g class="y-axis">{"".join(parts)}</g>'
+
+
+def x_axis(across: Scale, top: float | None, bottom: float, label: str) -> str:
+    """Ticks along the bottom; with `top`, grid lines up to it instead."""
+    parts = []
+    for value, words in zip(across.ticks, tick_labels(across.ticks), strict=True):
+        x = float(across(value))
+        start, opacity = (bottom - 4, 0.5) if top is None else (top, 0.14)
+        parts.append(line(x, start, x, bottom, opacity))
+        # The outermost labels must not leave the picture.
+        anchor = "start" if x < text_width(words) / 2 else "middle"
+        parts.append(text(x, bottom + 17, words, anchor, dim=True))
+    if top is None:
+        parts.append(line(across.start, bottom, across.end, bottom, 0.5))
+    if label:
+        parts.append(text((across.start + across.end) / 2, bottom + 36, label, "middle", dim=True))
+    return f'<g class="x-axis">{"".join(parts)}</g>'
+
+
+def y_labels_width(up: Scale) -> float:
+    """The room that the labels of a vertical axis need."""
+    return 14 + max(map(text_width, tick_labels(up.ticks)))
+
+
+def legend(names: Sequence[str], colors: Sequence[str], width: float) -> tuple[str, float]:
+    """Names beside dots of their colours, in as many rows as they need, and the height of that."""
+    parts, x, y = [], 0.0, 14.0
+    for name, ink in zip(names, colors, strict=True):
+        needs = 17 + text_width(name) + 18
+        if x and x + needs > width:
+            x, y = 0.0, y + 20
+        parts.append(
+            f'<circle cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="5" style="color:{ink}" '
+            'fill="currentColor"/>' + text(x + 17, y, name)
+        )
+        x += needs
+    return f'<g class="legend">{"".join(parts)}</g>', y + 10

@@ -1,0 +1,48 @@
+"""Command lines as dataclasses, and what is wrong with one in a single line."""
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from worldloom.core.names import suggest
+
+
+def parse(kind: Any, argv: Sequence[str], prog: str, description: str) -> Any:
+    """The dataclass `kind` filled from `argv`; a ValueError of one line if it cannot be.
+
+    `--help` prints and raises SystemExit(0), as tyro does.
+    """
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, prog=prog, description=description, args=list(argv))
+    except SystemExit as end:
+        if not end.code:
+            raise
+    raise ValueError(one_line(complaint.getvalue()))
+
+
+def one_line(complaint: str) -> str:
+    """The heart of tyro's framed complaint: what is wrong, and the nearest right name."""
+    sections: list[list[str]] = [[]]
+    for line in complaint.splitlines():
+        text = line.strip("│ ")
+        if set(text) <= {"─"}:  # a rule between sections, or nothing
+            sections.append([])
+        elif not text.startswith(("╭", "╰")):
+            sections[-1].append(text)
+    told = [" ".join(lines) for lines in sections if lines]
+    message = told[0] if told else "the arguments cannot be understood"
+    choice = re.match(r"invalid choice '(.*?)' for argument '(.*?)'.*?\((.*)\)", message)
+    if choice:
+        value, name, known = choice.groups()
+        hint = suggest(value, re.findall(r"'(.*?)'", known))
+        return f"{name} {value} is not known; {hint}"
+    meant = [re.search(r"--\S+", text) for text in told if text.startswith("Perhaps you meant")]
+    if meant and meant[0]:
+        return f"{message}; did you mean {meant[0].group()!r}?"
+    return f"{message.rstrip('.')}; see --help"

@@ -1,0 +1,279 @@
+"""Our models in the object loop of the original."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from worldloom.adapters.sorrel import JAXIQN, JAXiRainbowModel, JAXModel
+from worldloom.algos.dqn import DQN, DQNConfig
+from worldloom.algos.qlearning import QLearning, QLearningConfig
+from worldloom.algos.random import Random, RandomConfig
+from worldloom.reference.treasurehunt import ObjectTreasureHunt
+
+FRAMES = 2
+SMALL = {
+    "action_space": 4, "layer_size": 24, "epsilon": 1.0, "epsilon_min": 0.05, "device": "cpu",
+    "n_frames": FRAMES, "n_step": 1, "sync_freq": 200, "model_update_freq": 4, "batch_size": 32,
+    "memory_size": 512, "LR": 3e-3, "TAU": 0.05, "GAMMA": 0.7, "n_quantiles": 4,
+}  # fmt: skip
+
+
+def world(seed: int = 0) -> ObjectTreasureHunt:
+    return ObjectTreasureHunt(
+        height=7, width=7, num_agents=2, radius=1, spawn_prob=0.1, gem_value=1.0, tuned=True,
+        rng=np.random.default_rng(seed),
+    )  # fmt: skip
+
+
+def model(env: ObjectTreasureHunt, seed: int = 0, **changes) -> JAXiRainbowModel:
+    return JAXiRainbowModel(input_size=(1, env.obs_size), seed=seed, **(SMALL | changes))
+
+
+def play_epoch(env, models, epoch: int, turns: int = 20, train_steps: int = 1):
+    """The original's epoch, call for call; returns the score and the losses."""
+    env.reset()
+    for each in models:
+        each.reset()
+        each.start_epoch_action(epoch=epoch)
+    for _ in range(turns):
+        env.spawn()
+        for i, each in enumerate(models):
+            state = env.pov(i)[None]  # (1, features), as Sorrel's agents see it
+            stacked = np.vstack((each.memory.current_state(), state)).reshape(1, -1)
+            action = each.take_action(stacked)
+            assert isinstance(action, int)
+            each.memory.add(state, action, env.act(i, action), float(env.is_done))
+    losses = [each.train_step() for each in models for _ in range(train_steps)]
+    for each in models:
+        each.end_epoch_action(epoch=epoch)
+        each.epsilon *= 0.9
+    return env.total_reward, losses
+
+
+def params_of(each: JAXModel) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(each.learner)]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_object_loop_learns_with_our_model(legacy):
+    env = world()
+    models = [model(env, seed, legacy=legacy) for seed in range(2)]
+    scores, losses = [], []
+    for epoch in range(40):
+        score, loss = play_epoch(env, models, epoch, train_steps=8)
+        scores.append(score)
+        losses.append(loss)
+    assert all(loss == 0.0 for loss in losses[0]), "20 rows are too few for a batch of 32"
+    learned = np.array(losses[3:])
+    assert np.isfinite(learned).all()
+    assert learned[-10:].mean() < 0.85 * learned[:5].mean()
+    assert np.mean(scores[-10:]) > np.mean(scores[:10]) + 10
+
+
+def test_the_pytorch_model_is_swapped_for_ours_in_the_same_loop():
+    torch_iqn = pytest.importorskip("worldloom.reference.torch_iqn", reason="needs torch")
+    env = world()
+
+    class TorchModel(torch_iqn.TorchIQN):
+        """The reference under the names of the original's interface."""
+
+        def reset(self):
+            pass
+
+        def end_epoch_action(self, **kwargs):
+            pass
+
+        def take_action(self, state):
+            return super().take_action(state[0])
+
+    theirs = TorchModel(
+        env.obs_size, layer_size=24, n_quantiles=4, batch_size=32, memory_size=512,
+        n_frames=FRAMES, n_step=1, epsilon=1.0, seed=1,
+    )  # fmt: skip
+    ours = model(env, legacy=True)
+    for epoch in range(4):
+        _, losses = play_epoch(env, [theirs, ours], epoch)
+    assert len(theirs.memory) == len(ours.memory) == 80
+    assert all(loss > 0 for loss in losses)
+
+
+def test_the_same_seed_plays_and_learns_the_same():
+    runs = []
+    for seed in (3, 3, 4):
+        env = world()
+        models = [model(env, seed)]
+        runs.append(([play_epoch(env, models, e) for e in range(4)], params_of(models[0])))
+    (first, params), (same, same_params), (other, _) = runs
+    assert first == same
+    for a, b in zip(params, same_params, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert first != other
+
+
+def test_epsilon_decays_by_a_share_down_to_its_minimum():
+    ours = model(world(), epsilon=0.5, epsilon_min=0.4)
+    ours.epsilon_decay(0.1)
+    assert ours.epsilon == pytest.approx(0.45)
+    for _ in range(3):
+        ours.epsilon_decay(0.1)
+    assert ours.epsilon == 0.4
+    ours.set_epsilon(1.0)
+    counts = np.bincount(
+        [ours.take_action(np.zeros(ours.features * FRAMES)) for _ in range(400)], minlength=4
+    )
+    assert counts.min() > 60, "with epsilon 1 every action is as likely"
+
+
+def test_greedy_actions_are_the_best_of_the_local_network():
+    env = world()
+    ours = model(env, epsilon=0.0)
+    rng = np.random.default_rng(0)
+    states = rng.random((20, FRAMES * env.obs_size), dtype=np.float32)
+    quantiles, taus = ours.qnetwork_local(states)
+    assert quantiles.shape == (20, 4, 4)
+    assert taus.shape == (4,)
+    values = np.asarray(ours.qnetwork_local.get_qvalues(states))
+    np.testing.assert_allclose(values, np.asarray(quantiles).mean(axis=1), rtol=1e-5, atol=1e-6)
+    assert [ours.take_action(state) for state in states] == values.argmax(axis=1).tolist()
+
+
+def test_the_target_is_synced_in_the_epochs_that_sync_freq_names():
+    ours = model(world(), sync_freq=3)
+    apart = jax.tree.map(lambda x: x + 1, ours.local_params)
+    for epoch, synced in ((1, False), (2, False), (3, True), (4, False), (0, True)):
+        ours.target_params = apart
+        ours.start_epoch_action(epoch=epoch)
+        equal = jax.tree.map(np.array_equal, ours.target_params, ours.local_params)
+        assert all(jax.tree.leaves(equal)) == synced, f"epoch {epoch}"
+
+
+def test_an_epoch_starts_from_zeros_unless_legacy():
+    env = world()
+    ours, original = model(env), model(env, legacy=True)
+    for each in (ours, original):
+        for _ in range(3):
+            each.memory.add(np.ones(env.obs_size), 0, 0.0, False)
+        each.reset()
+    assert not ours.memory.current_state().any()
+    assert original.memory.current_state().all()
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        DQN(DQNConfig(hidden=(16,), batch_size=8), 4),
+        QLearning(QLearningConfig(table_size=64, batch_size=8), 4),
+        Random(RandomConfig(), 4),
+    ],
+    ids=lambda agent: type(agent).__name__,
+)
+def test_any_agent_can_be_the_model(agent, tmp_path):
+    env = world()
+    ours = JAXModel(env.obs_size, 4, agent, memory_size=64, n_frames=FRAMES, epsilon=0.5)
+    for epoch in range(2):
+        _, losses = play_epoch(env, [ours], epoch)
+    assert np.isnan(losses[0]) == isinstance(agent, Random)
+    ours.save(tmp_path / "model")
+    again = JAXModel(env.obs_size, 4, agent, memory_size=64, n_frames=FRAMES, seed=9)
+    again.load(tmp_path / "model")
+    for a, b in zip(params_of(ours), params_of(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def test_a_loaded_model_goes_on_bit_for_bit(tmp_path):
+    path = tmp_path / "new folder" / "agent.model"
+    env = world()
+    saved = model(env, 1)
+    for epoch in range(4):
+        play_epoch(env, [saved], epoch)
+    saved.save(path)
+    loaded = model(env, seed=2)
+    loaded.load(path)
+    assert loaded.epsilon == saved.epsilon
+    results = [
+        [play_epoch(world(5), [each], epoch) for epoch in (4, 5)] for each in (saved, loaded)
+    ]
+    assert results[0] == results[1]
+    for a, b in zip(params_of(saved), params_of(loaded), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_file_of_another_configuration_is_refused_and_named(tmp_path):
+    path = tmp_path / "agent.model"
+    env = world()
+    model(env).save(path)
+    other = model(env, layer_size=16, LR=0.5)
+    before = params_of(other)
+    with pytest.raises(
+        ValueError, match=r"hidden=24 \(here 16\), learning_rate=0.003 \(here 0.5\)"
+    ):
+        other.load(path)
+    for a, b in zip(before, params_of(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("keep", [0, 100, -1])
+def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, keep):
+    path = tmp_path / "agent.model"
+    ours = model(world())
+    ours.save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    before = params_of(ours)
+    with pytest.raises(ValueError, match="not a saved model, or cut off"):
+        ours.load(path)
+    for a, b in zip(before, params_of(ours), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "agent.model"
+    ours = model(world())
+    ours.save(path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        ours.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [path.name], "nothing half written is left"
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+def test_states_of_a_wrong_size_or_with_nan_are_refused():
+    ours = model(world())
+    with pytest.raises(ValueError, match=r"state has 45 numbers; .* 2 frames of 45"):
+        ours.take_action(np.zeros(45))
+    with pytest.raises(ValueError, match="not finite throughout"):
+        ours.take_action(np.full(90, np.nan))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "abacus"}, "device='abacus' is not here; JAX sees cpu:0"),
+        ({"device": "cpu:99"}, "device='cpu:99' is not here"),
+        ({"epsilon": 1.5}, r"epsilon=1.5; it must be in \[0, 1\]"),
+        ({"GAMMA": 2.0}, r"gamma=2; it must be in \[0, 1\]"),
+        ({"memory_size": 2}, "capacity=2 cannot hold one window"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        model(world(), **changes)
+
+
+def test_seeds_of_64_bits_and_the_alias_are_taken():
+    assert JAXIQN is JAXiRainbowModel
+    low, high = (model(world(), seed=seed).rng_key for seed in (5, 5 + 2**63))
+    assert not np.array_equal(jax.random.key_data(low), jax.random.key_data(high))
+    assert str(model(world())) == "JAXiRainbowModel(input_size=90, action_space=4)"

@@ -1,0 +1,125 @@
+"""Double DQN against its equations, written out in numpy for a linear network."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom.algos import dqn
+from worldloom.algos.dqn import DQN, DQNConfig
+from worldloom.core.protocols import EnvSpec
+from worldloom.core.spaces import Box, Discrete
+from worldloom.core.types import Batch
+
+ACTIONS, FRAMES, FEATURES, BATCH = 3, 2, 4, 16
+SPEC = EnvSpec("test", Box(0, 1, (FRAMES, FEATURES), "uint8"), Discrete(ACTIONS))
+LINEAR = DQN(DQNConfig(hidden=(), batch_size=BATCH, target_rate=0.25), ACTIONS)
+
+init = jax.jit(LINEAR.init, static_argnums=1)
+update = jax.jit(LINEAR.update)
+loss = jax.jit(LINEAR.loss)
+gradient = jax.jit(jax.grad(LINEAR.loss, has_aux=True))
+
+
+def random_batch(seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    return Batch(
+        obs=rng.integers(0, 2, (BATCH, FRAMES, FEATURES)).astype(np.uint8),
+        action=rng.integers(0, ACTIONS, BATCH).astype(np.int32),
+        reward=rng.normal(size=BATCH).astype(np.float32) * 2,
+        discount=(rng.random(BATCH) < 0.7).astype(np.float32) * 0.9,
+        next_obs=rng.integers(0, 2, (BATCH, FRAMES, FEATURES)).astype(np.uint8),
+    )
+
+
+def values(params, obs: np.ndarray) -> np.ndarray:
+    layer = params["params"]["Linear_0"]
+    return obs.reshape(len(obs), -1) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
+
+
+def two_learners():
+    """Online and target parameters that disagree about the best action."""
+    return init(jax.random.key(0), SPEC).params, init(jax.random.key(1), SPEC).params
+
+
+def aims(online, target, batch: Batch) -> np.ndarray:
+    best = values(online, batch.next_obs).argmax(axis=1)
+    return batch.reward + batch.discount * values(target, batch.next_obs)[range(BATCH), best]
+
+
+def test_the_loss_is_huber_of_the_double_q_error():
+    batch, (online, target) = random_batch(), two_learners()
+    now = values(online, batch.obs)[range(BATCH), batch.action]
+    error = aims(online, target, batch) - now
+    size = np.abs(error)
+    assert (size > 1).any(), "both parts of the loss must be met"
+    assert (size < 1).any(), "both parts of the loss must be met"
+    expected = np.where(size <= 1, 0.5 * error**2, size - 0.5).mean()
+    found, q_mean = loss(online, target, batch)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert q_mean == pytest.approx(now.mean(), rel=1e-5)
+
+
+def test_the_online_network_selects_and_the_target_evaluates():
+    batch, (online, target) = random_batch(), two_learners()
+    alone = batch.reward + batch.discount * values(target, batch.next_obs).max(axis=1)
+    assert np.abs(alone - aims(online, target, batch)).max() > 0.01, "the two rules must differ"
+
+
+def test_the_gradient_flows_through_the_taken_action_alone():
+    batch, (online, target) = random_batch(), two_learners()
+    now = values(online, batch.obs)[range(BATCH), batch.action]
+    slope = -np.clip(aims(online, target, batch) - now, -1, 1) / BATCH
+    expected = np.zeros((FRAMES * FEATURES, ACTIONS))
+    for row, action, each in zip(batch.obs.reshape(BATCH, -1), batch.action, slope, strict=True):
+        expected[:, action] += each * row
+    grads, _ = gradient(online, target, batch)
+    np.testing.assert_allclose(grads["params"]["Linear_0"]["kernel"], expected, atol=1e-6)
+
+
+def test_nothing_after_a_termination_counts():
+    batch, (online, target) = random_batch(), two_learners()
+    ended = batch.replace(discount=np.zeros_like(batch.discount))
+    elsewhere = ended.replace(next_obs=1 - ended.next_obs)
+    assert loss(online, target, ended)[0] == loss(online, target, elsewhere)[0]
+    assert loss(online, target, batch)[0] != loss(online, target, ended)[0]
+
+
+def test_the_target_follows_by_its_rate():
+    before = init(jax.random.key(0), SPEC)
+    after, metrics = update(before, random_batch(), jax.random.key(0))
+    assert after.updates == 1
+    mixed = jax.tree.map(lambda p, t: 0.25 * p + 0.75 * t, after.params, before.target)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), after.target, mixed)
+    assert not jax.tree.all(jax.tree.map(np.array_equal, after.params, before.params))
+    assert all(np.isfinite(x) and x.shape == () for x in jax.tree.leaves(metrics))
+
+
+def test_actions_are_greedy_without_exploration_and_uniform_with_it():
+    learner = init(jax.random.key(0), SPEC)
+    obs = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3000, FRAMES, FEATURES)), jnp.uint8)
+    act = jax.jit(LINEAR.act)
+    greedy, q = act(learner.params, obs, jax.random.key(1), explore=0.0)
+    np.testing.assert_allclose(q, values(learner.params, np.asarray(obs)), atol=1e-5)
+    np.testing.assert_array_equal(greedy, np.asarray(q).argmax(axis=1))
+    anything, _ = act(learner.params, obs, jax.random.key(1), explore=1.0)
+    assert np.abs(np.bincount(anything, minlength=ACTIONS) - 1000).max() < 110
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"hidden": (8, 0)}, r"hidden=\(8, 0\); every width must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0; it must be at least 1"),
+        ({"gamma": 1.5}, r"gamma=1.5; it must be in \[0, 1\]"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan; it must be positive"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        DQNConfig(**wrong)
+
+
+def test_widths_read_from_a_file_are_as_good_as_a_tuple():
+    assert DQNConfig(hidden=[8, 8]) == DQNConfig(hidden=(8, 8))
+    assert hash(dqn.make(DQNConfig(hidden=[8]), SPEC)) == hash(dqn.make(DQNConfig((8,)), SPEC))

@@ -1,0 +1,84 @@
+"""What several folders of tests share: compiled programs, and one small trained run."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+TINY_WORLD = {"height": 6, "width": 6, "num_agents": 2, "horizon": 10, "spawn_prob": 0.1}
+
+
+@pytest.fixture(scope="session")
+def compiled_once(tmp_path_factory):
+    """One compilation cache for this session and the processes it starts.
+
+    Most of what these tests would wait for is XLA compiling the same small program again.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    # Kept from session to session if a folder is named: WORLDLOOM_TEST_CACHE=... pytest
+    folder = os.environ.get("WORLDLOOM_TEST_CACHE") or str(tmp_path_factory.mktemp("xla"))
+    settings = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLDLOOM_CACHE", folder)
+        _configure(settings)
+        compilation_cache.reset_cache()  # it remembers the folder it started with
+        yield folder
+        _configure(before)
+        compilation_cache.reset_cache()
+
+
+def _configure(settings):
+    import jax
+
+    for name, value in settings.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """tiny(**changes): settings that compile in seconds and train in a blink."""
+    from worldloom.algos.iqn import IQNConfig
+    from worldloom.train.config import TrainConfig
+
+    def make(world=None, iqn=None, **changes):
+        network = {"hidden": 16, "num_quantiles": 4, "act_quantiles": 4, "batch_size": 8}
+        settings = {
+            "epochs": 6, "num_worlds": 2, "updates_per_epoch": 2, "memory_rows": 33, "chunk": 2,
+            "eval_every": 2, "eval_episodes": 4, "checkpoint_every": 2, "record_period": 0,
+            "epsilon_decay": 0.2,
+        }  # fmt: skip
+        return TrainConfig(
+            world=TINY_WORLD | (world or {}),
+            iqn=IQNConfig(**(network | (iqn or {}))),
+            **(settings | changes),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def finished_run(tiny, compiled_once, tmp_path_factory):
+    """A run folder with everything in it. Look, do not touch: copy it to change it."""
+    from worldloom.report.hooks import Pictures
+    from worldloom.train.runner import run
+
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    run(tiny(record_period=3), folder, hooks=[Pictures()], command="worldloom train")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def read_rows():
+    """read_rows(path): the rows of a JSON-lines file; every line must be whole."""
+
+    def read(path: Path) -> list[dict]:
+        return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+    return read

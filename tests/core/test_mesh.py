@@ -1,0 +1,98 @@
+"""Laying a batch over devices. Two CPU devices exist only in a process that asks for them first."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from worldloom.core import mesh
+
+
+def run_with_two_devices(code: str) -> str:
+    """Runs `code` where jax sees two CPU devices; returns what it printed."""
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_sharded_batch_of_worlds_plays_as_an_unsharded_one_does():
+    out = run_with_two_devices("""
+        import jax, numpy as np
+        import jax.numpy as jnp
+        from worldloom.core import mesh
+        from worldloom.core.transforms import batch
+        from worldloom.envs.grid import treasurehunt
+
+        worlds = batch(treasurehunt.make(height=6, width=6, num_agents=2, num_frames=2), 6)
+        params = worlds.default_params()
+        step = jax.jit(worlds.step)
+        state, _ = jax.jit(worlds.reset)(jax.random.key(0), params)
+        two = mesh.device_mesh()
+        assert two.devices.size == 2
+        actions = jnp.arange(12, dtype=jnp.int32).reshape(6, 2) % 4
+
+        plain, spread = state, mesh.shard_leading(state, two)
+        actions_spread = mesh.shard_leading(actions, two)
+        params_spread = mesh.replicate(params, two)
+        for leaf in jax.tree.leaves(spread):
+            assert len(leaf.sharding.device_set) == 2
+            assert leaf.addressable_shards[0].data.shape[0] == 3
+        for leaf in jax.tree.leaves(params_spread):
+            assert leaf.sharding.is_fully_replicated
+        for seed in range(5):
+            key = jax.random.key(seed)
+            plain, expected = step(key, plain, actions, params)
+            spread, got = step(key, spread, actions_spread, params_spread)
+            jax.tree.map(np.testing.assert_array_equal, (spread, got), (plain, expected))
+            assert len(got.reward.sharding.device_set) == 2, "the result stays spread"
+        assert np.any(np.asarray(got.reward) != 0), "something happened in these worlds"
+        keys = mesh.shard_leading(jax.random.split(jax.random.key(1), 4), two)
+        assert keys.addressable_shards[1].data.shape == (2,)
+        try:
+            mesh.shard_leading({"a": {"b": jnp.zeros((3, 2))}}, two)
+        except ValueError as error:
+            print(error)
+        try:
+            mesh.device_mesh(3)
+        except ValueError as error:
+            print(error)
+    """)
+    leaf_error, mesh_error = out.strip().splitlines()
+    assert leaf_error == (
+        "shard_leading: leaf \"['a']['b']\" of shape (3, 2) does not split over 2 devices; "
+        "its first axis must be a multiple of that"
+    )
+    assert mesh_error.startswith("device_mesh: num_devices=3, but there are 2 cpu device(s)")
+
+
+def test_one_device_is_a_mesh_too():
+    one = mesh.device_mesh(1)
+    assert one.axis_names == (mesh.BATCH_AXIS,)
+    tree = {"x": jnp.arange(6).reshape(3, 2)}
+    for placed in (mesh.shard_leading(tree, one), mesh.replicate(tree, one)):
+        assert (placed["x"] == tree["x"]).all()
+        assert placed["x"].sharding.mesh == one
+
+
+def test_a_number_cannot_be_split():
+    with pytest.raises(ValueError, match=r"\['count'\].* of shape \(\)"):
+        mesh.shard_leading({"count": 3}, mesh.device_mesh(1))
+
+
+@pytest.mark.parametrize("count", [0, -1, 4096])
+def test_only_devices_that_exist_can_be_asked_for(count):
+    with pytest.raises(
+        ValueError, match=f"num_devices={count}, .*ask for 1 to {len(jax.devices())}"
+    ):
+        mesh.device_mesh(count)

@@ -1,0 +1,363 @@
+"""The modes are one experiment, executed in different ways."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom.core import stack
+from worldloom.replay.ring import Ring
+from worldloom.train.build import build_loop
+from worldloom.train.evaluate import Evaluator
+from worldloom.train.modes import JAX_MODES, make_driver
+from worldloom.train.online import Loop
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+ORDERS = ("interleaved", "simultaneous")
+
+
+def copy_of(run):
+    """A driver takes the buffers of what it is given."""
+    return jax.tree.map(jnp.copy, run)
+
+
+def weights(run) -> np.ndarray:
+    return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(run.learner.params)])
+
+
+def same_bits(a, b) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(_words(x), _words(y)) for x, y in pairs)
+
+
+def _words(x):
+    return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+# The same actions --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=ORDERS)
+def played(request, tiny):
+    """Memories and metrics of 10 epochs of 50 turns with fixed parameters, in every mode."""
+    world = {"num_agents": 3, "horizon": 50, "num_frames": 2, "turn_order": request.param}
+    loop = build_loop(
+        tiny(world, updates_per_epoch=0, memory_rows=510, epsilon=0.5, epsilon_min=0.2)
+    )
+    start = jax.jit(loop.init)(jax.random.key(4))
+    return {mode: make_driver(loop, mode).advance(copy_of(start), 10) for mode in JAX_MODES}
+
+
+def test_all_modes_choose_the_same_actions_over_500_turns(played):
+    fused, _ = played["jax_fused"]
+    assert fused.replay.size.tolist() == [510] * 3  # 500 turns and ten last observations
+    actions = np.asarray(fused.replay.rows.action)
+    assert set(np.unique(actions)) == {0, 1, 2, 3}
+    for mode in ("jax_sequential", "jax_parallel"):
+        other, _ = played[mode]
+        np.testing.assert_array_equal(np.asarray(other.replay.rows.action), actions, mode)
+
+
+def test_all_modes_see_and_are_paid_the_same(played):
+    fused, told = played["jax_fused"]
+    for mode in ("jax_sequential", "jax_parallel"):
+        other, also_told = played[mode]
+        assert same_bits(other.replay, fused.replay), mode
+        np.testing.assert_array_equal(also_told.turn_reward, told.turn_reward, mode)
+
+
+def test_without_updates_nothing_is_learned_and_the_metrics_say_so(played):
+    for run, metrics in played.values():
+        assert metrics.score.shape == (10,)
+        assert np.isnan(metrics.loss).all()
+        assert metrics.finite.all()  # NaN means "did not learn", not "diverged"
+        assert int(run.learner.updates[0]) == 0
+
+
+def test_epsilon_falls_by_its_share_to_its_floor(played):
+    for _, metrics in played.values():
+        expected = np.maximum(0.5 * 0.8 ** np.arange(10), 0.2)
+        np.testing.assert_allclose(metrics.epsilon, expected, rtol=1e-5)
+
+
+# The same learning -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learning(tiny):
+    """learning(order): an easy task, its loop and a driver of every mode, made once."""
+    made = {}
+
+    def of(order: str = "interleaved") -> tuple[Loop, dict]:
+        if order not in made:
+            config = tiny(
+                {"horizon": 20, "radius": 1, "turn_order": order},
+                {"hidden": 32, "batch_size": 32, "gamma": 0.5, "learning_rate": 1e-2},
+                num_worlds=8, memory_rows=63, updates_per_epoch=20, epsilon=0.8,
+                epsilon_decay=0.0,
+            )  # fmt: skip
+            loop = build_loop(config)
+            made[order] = loop, {mode: make_driver(loop, mode, 4) for mode in JAX_MODES}
+        return made[order]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def init(learning):
+    return jax.jit(learning()[0].init)
+
+
+@pytest.fixture(scope="module")
+def learned(learning, init):
+    """The run and metrics after ten epochs in every mode, and what the run was after five."""
+    _, drivers = learning()
+    results = {}
+    for mode, driver in drivers.items():
+        half, early = driver.advance(init(jax.random.key(0)), 5)
+        run, late = driver.advance(copy_of(half), 5)
+        metrics = jax.tree.map(lambda a, b: np.concatenate([a, b]), early, late)
+        results[mode] = half, run, metrics
+    return results
+
+
+def test_learned_parameters_agree_after_five_epochs(learned):
+    fused = weights(learned["jax_fused"][0])
+    for mode in ("jax_sequential", "jax_parallel"):
+        np.testing.assert_allclose(weights(learned[mode][0]), fused, atol=1e-4, err_msg=mode)
+
+
+def test_learned_parameters_agree_with_simultaneous_turns(learning):
+    loop, drivers = learning("simultaneous")
+    start = jax.jit(loop.init)(jax.random.key(0))
+    after = {mode: weights(d.advance(copy_of(start), 5)[0]) for mode, d in drivers.items()}
+    assert np.abs(after["jax_fused"] - weights(start)).max() > 0.01
+    for mode in ("jax_sequential", "jax_parallel"):
+        np.testing.assert_allclose(after[mode], after["jax_fused"], atol=1e-4, err_msg=mode)
+
+
+@pytest.mark.parametrize("mode", JAX_MODES)
+def test_the_loss_falls_in_every_mode(learned, mode):
+    _, _, metrics = learned[mode]
+    assert np.isfinite(metrics.loss).all()
+    assert metrics.loss[-3:].mean() < 0.9 * metrics.loss[:2].mean()
+
+
+@pytest.mark.parametrize("mode", JAX_MODES)
+def test_gradients_stay_finite_in_every_mode(learned, mode):
+    _, run, metrics = learned[mode]
+    assert np.isfinite(metrics.grad_norm).all()
+    assert (metrics.grad_norm > 0).all()
+    assert metrics.finite.all()
+    assert np.isfinite(weights(run)).all()
+
+
+def test_agents_learn_in_every_mode(learned, learning, init):
+    loop, _ = learning()
+    score = Evaluator(loop.env, loop.agent, episodes=32)
+    before = score(init(jax.random.key(0)).learner.params, jax.random.key(9)).mean
+    for mode, (_, run, metrics) in learned.items():
+        after = score(run.learner.params, jax.random.key(9)).mean
+        assert before < 0, "untrained agents walk into walls"
+        # Almost random play while training: greedy play must be better by far.
+        assert after > 1.3 * metrics.score[0], mode
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(learning, init, learned):
+    _, drivers = learning()
+    again, metrics = drivers["jax_fused"].advance(init(jax.random.key(0)), 5)
+    half, _, before = learned["jax_fused"]
+    assert same_bits(again, half)
+    np.testing.assert_array_equal(metrics.turn_reward, before.turn_reward[:5])
+    other, _ = drivers["jax_fused"].advance(init(jax.random.key(1)), 5)
+    assert np.abs(weights(other) - weights(half)).max() > 0.01
+
+
+def test_a_run_may_change_its_mode_on_the_way(learning, init, learned):
+    _, drivers = learning()
+    run, rows = init(jax.random.key(0)), []
+    for mode, epochs in (("jax_fused", 2), ("jax_parallel", 2), ("jax_sequential", 1)):
+        run, metrics = drivers[mode].advance(run, epochs)
+        rows.append(metrics.score)
+    half, _, metrics = learned["jax_fused"]
+    assert int(run.epoch) == 5
+    np.testing.assert_allclose(weights(run), weights(half), atol=1e-4)
+    np.testing.assert_allclose(np.concatenate(rows), metrics.score[:5], rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", JAX_MODES)
+def test_nothing_is_compiled_again_in_steady_state(learning, init, learned, mode, compilations):
+    _, drivers = learning()
+    run = init(jax.random.key(0))
+    run, _ = drivers[mode].advance(run, 1)
+    with compilations() as found:
+        for epochs in (1, 3, 2, 6):  # six are more than one fused call holds
+            run, metrics = drivers[mode].advance(run, epochs)
+            assert metrics.score.shape == (epochs,)
+    assert found == []
+
+
+@pytest.fixture
+def compilations():
+    """A context that lists what XLA is asked to compile within it."""
+    from contextlib import contextmanager
+
+    from jax._src import monitoring
+
+    @contextmanager
+    def watch():
+        found = []
+
+        def note(event, seconds, **facts):
+            if "backend_compile" in event:
+                found.append(facts or event)
+
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            yield found
+        finally:
+            monitoring._unregister_event_duration_listener_by_callback(note)
+
+    with watch() as found:
+        jax.jit(lambda x: x + 12345)(jnp.ones(3)).block_until_ready()
+    assert found, "the watch sees no compilation at all: JAX renamed its events"
+    return watch
+
+
+# Agents apart ------------------------------------------------------------------------------------
+
+
+def test_agents_do_not_share_their_memories(learning, learned):
+    loop, _ = learning()
+    run, _, _ = learned["jax_fused"]
+    actions = np.asarray(run.replay.rows.action)
+    assert not np.array_equal(actions[0], actions[1])
+
+    # What agent 0 remembers is falsified: agent 1 must not notice.
+    rewards = run.replay.rows.reward.at[0].add(100.0)
+    false = run.replace(replay=run.replay.replace(rows=run.replay.rows.replace(reward=rewards)))
+    learn = jax.jit(loop.learn)
+    keys = jax.random.split(jax.random.key(1), loop.updates_per_epoch)
+    true, _ = learn(run, keys)
+    other, _ = learn(false, keys)
+    assert same_bits(stack.index(true.learner, 1), stack.index(other.learner, 1))
+    assert not same_bits(stack.index(true.learner, 0), stack.index(other.learner, 0))
+
+
+def test_a_memory_that_is_not_ready_leaves_its_agent_as_it_is(learning, init):
+    loop, _ = learning()
+    run = init(jax.random.key(0))
+    assert not jax.jit(loop.ready)(run).any()
+    after, metrics = jax.jit(loop.learn)(run, jax.random.split(jax.random.key(1), 20))
+    assert same_bits(after.learner, run.learner)
+    assert np.isnan(metrics.loss).all()
+
+
+def test_learning_that_diverges_is_called_not_finite(learning, init):
+    loop, drivers = learning()
+    run = init(jax.random.key(0))
+    broken = jax.tree.map(lambda x: x.at[1].set(jnp.nan), run.learner.params)
+    _, metrics = drivers["jax_fused"].advance(
+        run.replace(learner=run.learner.replace(params=broken)), 1
+    )
+    assert not metrics.finite.any()
+
+
+def test_ended_worlds_pay_nothing_more_and_are_never_sampled(countdown):
+    env = countdown(num_agents=2, horizon=9)
+    from worldloom.algos import registry
+
+    agent = registry.make("random", None, env.spec)
+    loop = Loop(env, agent, Ring(30, lanes=6), env.default_params(), 0, 1.0, 0.0, 0.0)
+    drivers = {mode: make_driver(loop, mode, 2) for mode in JAX_MODES}
+    for mode, driver in drivers.items():
+        run, metrics = driver.advance(jax.jit(loop.init)(jax.random.key(3)), 2)
+        lengths = np.asarray(run.worlds.inner.inner.length)  # of the second epoch's worlds
+        assert len(set(lengths)) > 2, "worlds of different lengths make the test"
+        # Every turn pays 1 for as long as the world lasts, though it goes on paying after.
+        assert metrics.reward[1].tolist() == pytest.approx([lengths.mean()] * 2), mode
+        alive = [(lengths > turn).mean() for turn in range(9)]
+        np.testing.assert_allclose(metrics.turn_reward[1][:, 0], alive, rtol=1e-6)
+
+        memory = stack.index(run.replay, 1)
+        valid = np.asarray(loop.ring.valid(memory))[10:20]  # rows of the second epoch
+        for lane, length in enumerate(lengths):
+            assert valid[:, lane].tolist() == [turn < length for turn in range(10)], mode
+        batch = loop.ring.sample(memory, jax.random.key(0), 200)
+        # An observation is (turn, length): the last step of a task bootstraps from nothing.
+        turn, length = np.asarray(batch.obs)[:, 0].T
+        assert (turn < length).all()
+        np.testing.assert_array_equal(np.asarray(batch.discount) == 0, turn == length - 1)
+
+
+# The baseline ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def baseline(tiny):
+    torch = pytest.importorskip("torch", reason="the PyTorch baseline needs torch")
+    from worldloom.train.build import build_env
+    from worldloom.train.trainers import TorchTrainer, evaluation_agent
+
+    config = tiny(
+        {"horizon": 100, "radius": 1, "spawn_prob": 0.05, "legacy": True},
+        {
+            "hidden": 128, "num_quantiles": 8, "act_quantiles": 8, "batch_size": 90, "gamma": 0.3,
+            "learning_rate": 0.02, "noisy": True, "legacy": True, "levels": "own",
+            "act_levels": "random",
+        },
+        mode="torch_sequential", num_worlds=1, updates_per_epoch=1, memory_rows=1000,
+        epsilon=1.0, epsilon_decay=0.0,
+    )  # fmt: skip
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    score = Evaluator(build_env(config), evaluation_agent(config), episodes=32)
+    trainer = TorchTrainer(config)
+    before = score(trainer.agents(), jax.random.key(9)).mean
+    metrics = trainer.advance(10)
+    after = score(trainer.agents(), jax.random.key(9)).mean
+    again = TorchTrainer(config).advance(2)
+    torch.set_num_threads(threads)
+    return trainer, metrics, before, after, again
+
+
+def test_the_loss_falls_in_torch_sequential(baseline):
+    _, metrics, *_ = baseline
+    assert metrics.loss.shape == (10, 2)
+    assert metrics.finite.all()
+    assert metrics.loss[5:].mean() < 0.9 * metrics.loss[:5].mean()
+
+
+def test_agents_learn_in_torch_sequential(baseline):
+    trainer, _, before, after, _ = baseline
+    assert trainer.epoch == 10
+    assert before < -100, "untrained agents walk into walls"
+    assert after > before + 100
+
+
+def test_torch_sequential_gives_the_same_run_twice(baseline):
+    _, metrics, _, _, again = baseline
+    np.testing.assert_array_equal(again.turn_reward, metrics.turn_reward[:2])
+    np.testing.assert_array_equal(again.loss, metrics.loss[:2])
+
+
+def test_torch_sequential_refuses_what_it_would_silently_ignore(tiny):
+    pytest.importorskip("torch", reason="the PyTorch baseline needs torch")
+    from worldloom.train.trainers import TorchTrainer
+
+    original = {"noisy": True, "legacy": True}
+    config = tiny({"legacy": True}, original, mode="torch_sequential", num_worlds=1,
+                  updates_per_epoch=1)  # fmt: skip
+    refused = {
+        "turn_order": replace(config, world=config.world | {"turn_order": "simultaneous"}),
+        "view": replace(config, world=config.world | {"view": "rgb"}),
+        "radius": replace(config, world=config.world | {"radius": None}),
+        "legacy": replace(config, world=config.world | {"legacy": False}),
+        "noisy": replace(config, iqn=replace(config.iqn, noisy=False)),
+    }
+    TorchTrainer(config)
+    for name, wish in refused.items():
+        with pytest.raises(ValueError, match=f"needs .*{name}"):
+            TorchTrainer(wish)
