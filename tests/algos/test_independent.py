@@ -1,5 +1,7 @@
 """Many agents in one program do what each does alone."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import pytest
@@ -51,9 +53,18 @@ class Case:
         self.act_one = jax.jit(lambda *a: agent.act(*a, explore=0.3)[0])
 
 
-@pytest.fixture(scope="module", params=ALGORITHMS)
+case_of = cache(Case)
+
+
+@pytest.fixture(params=ALGORITHMS)
 def case(request) -> Case:
-    return Case(request.param)
+    return case_of(request.param)
+
+
+@pytest.fixture
+def dqn() -> Case:
+    """For what does not depend on the algorithm: the one that compiles fastest."""
+    return case_of("dqn")
 
 
 def assert_close(a, b) -> None:
@@ -86,24 +97,24 @@ def test_all_at_once_choose_what_each_chooses_alone(case):
         np.testing.assert_array_equal(together[i], alone)
 
 
-def test_lists_of_agents_are_as_good_as_stacks(case):
-    learners, batches = stack.unstack(case.learners), stack.unstack(case.batches)
+def test_lists_of_agents_are_as_good_as_stacks(dqn):
+    learners, batches = stack.unstack(dqn.learners), stack.unstack(dqn.batches)
     assert_close(
-        case.train(learners, batches, list(case.keys)),
-        case.train(case.learners, case.batches, case.keys),
+        dqn.train(learners, batches, list(dqn.keys)),
+        dqn.train(dqn.learners, dqn.batches, dqn.keys),
     )
     params = [learner.params for learner in learners]
     np.testing.assert_array_equal(
-        case.act(params, list(case.obs), list(case.keys)),
-        case.act(case.learners.params, case.obs, case.keys),
+        dqn.act(params, list(dqn.obs), list(dqn.keys)),
+        dqn.act(dqn.learners.params, dqn.obs, dqn.keys),
     )
 
 
-def test_agents_that_are_not_ready_stay_as_they_are_and_report_nan(case):
+def test_agents_that_are_not_ready_stay_as_they_are_and_report_nan(dqn):
     ready = np.array([True, False, True])
-    some, metrics = case.train_some(case.learners, case.batches, case.keys, ready)
-    everyone, measured = case.train(case.learners, case.batches, case.keys)
-    jax.tree.map(np.testing.assert_array_equal, stack.index(some, 1), stack.index(case.learners, 1))
+    some, metrics = dqn.train_some(dqn.learners, dqn.batches, dqn.keys, ready)
+    everyone, measured = dqn.train(dqn.learners, dqn.batches, dqn.keys)
+    jax.tree.map(np.testing.assert_array_equal, stack.index(some, 1), stack.index(dqn.learners, 1))
     assert all(np.isnan(x) for x in jax.tree.leaves(stack.index(metrics, 1)))
     for i in (0, 2):
         assert_close(stack.index(some, i), stack.index(everyone, i))

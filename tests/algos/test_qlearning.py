@@ -60,6 +60,12 @@ def test_the_values_of_an_observation_are_its_rows():
     np.testing.assert_array_equal(action, np.asarray(q).argmax(axis=1))
 
 
+def test_equal_values_are_chosen_among_at_random():
+    table = jnp.zeros((SIZE, ACTIONS))
+    action, _ = act(table, np.zeros((1000, 1, 3), np.uint8), jax.random.key(0), explore=0.0)
+    assert 420 < np.asarray(action).sum() < 580
+
+
 def gridlike(count: int, seed: int = 0) -> np.ndarray:
     """Different sparse observations (B, frames, channels, 5, 5), as gridworlds show them."""
     rng = np.random.default_rng(seed)

@@ -37,13 +37,13 @@ def test_an_unknown_agent_is_refused_with_the_nearest_name():
 
 
 def test_a_configuration_of_another_agent_is_refused():
-    with pytest.raises(ValueError, match="iqn: got a DQNConfig .* it takes a IQNConfig"):
+    with pytest.raises(ValueError, match=r"iqn: got a DQNConfig .* it takes a IQNConfig"):
         registry.make("iqn", DQNConfig(), SPEC)
 
 
 def test_a_world_of_continuous_actions_is_refused():
     spec = EnvSpec("arm", Box(0, 1, (2,)), Box(-1, 1, (2,)))
-    with pytest.raises(ValueError, match="arm: actions are a Box, .* needs a Discrete choice"):
+    with pytest.raises(ValueError, match=r"arm: actions are a Box, .* needs a Discrete choice"):
         registry.make("dqn", None, spec)
 
 

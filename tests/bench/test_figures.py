@@ -18,13 +18,13 @@ RESULT = {
 
 
 def test_figures_stand_between_the_markers_and_nothing_else_changes():
-    page = "before\n<!-- figures:grid -->\nold\n<!-- /figures:grid -->\nafter\n"
+    page = "before\n<!-- figures:grid -->\nstale row\n<!-- /figures:grid -->\nafter\n"
     filled = figures.fill(page, "grid", RESULT)
     assert filled.startswith("before\n<!-- figures:grid -->\n| figure")
     assert filled.endswith("<!-- /figures:grid -->\nafter\n")
     assert "| `time_to_500` | 123 |" in filled
     assert "| `time_to_500_tuned` | not measured |" in filled
-    assert "old" not in filled
+    assert "stale row" not in filled
     assert figures.fill(filled, "grid", RESULT) == filled
 
 

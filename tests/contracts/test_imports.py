@@ -62,6 +62,9 @@ def test_the_core_stands_on_jax_numpy_and_flax_struct_alone(graph):
     outside = {name for name in outside if not name.startswith("worldloom.core")}
     allowed = {"jax", "jaxlib", "numpy", "flax"} | set(sys.stdlib_module_names)
     assert outside <= allowed, outside - allowed
+    for source in (ROOT / "src/worldloom/core").glob("*.py"):
+        flax = [line for line in source.read_text().splitlines() if "import" in line.split("#")[0]]
+        assert {line for line in flax if "flax" in line} <= {"from flax import struct"}, source
 
 
 def test_importing_the_package_imports_nothing_heavy():

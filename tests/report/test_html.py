@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from worldloom.report import page
+from worldloom.report.axes import number
 from worldloom.report.html import thin, write_bench, write_comparison, write_report
 from worldloom.report.runs import read_run, turn_profile
 
@@ -101,7 +102,7 @@ def test_the_title_names_world_algorithm_mode_and_seed(report):
 def test_headline_numbers_are_those_of_the_files(report, run_folder):
     last = json.loads((run_folder / "eval.jsonl").read_text().splitlines()[-1])
     text = read(report).text
-    assert f"greedy score {last['mean']:.1f} ± {last['stderr']:.1f}" in text
+    assert f"greedy score {number(last['mean'], 4)} ± {number(last['stderr'], 2)}" in text
     assert "mean of 200 episodes; random play: 255" in text
     assert "training time 7.92 s 120 epochs" in text
     assert "speed 15.1 epochs/s 120,800 agent steps per second" in text
@@ -127,7 +128,7 @@ def test_charts_are_valid_and_hold_what_the_run_recorded(report, run_folder):
     said = " ".join("".join(node.itertext()) for node in found["Learning curve"].iter())
     assert "random play 255" in said
     for line in (run_folder / "eval.jsonl").read_text().splitlines():
-        assert f"greedy evaluation ± s.e.: {json.loads(line)['mean']:.1f} ±" in said
+        assert f"greedy evaluation ± s.e.: {number(json.loads(line)['mean'], 4)} ±" in said
 
 
 def test_settings_of_other_algorithms_are_left_out(report):
@@ -185,7 +186,7 @@ def test_a_killed_run_keeps_what_was_written_before_the_torn_lines(make_run, tmp
     text = read(write_report(folder)).text
     assert f"{played} of 120 epochs" in text
     assert "A line of metrics.jsonl could not be read" in text
-    assert "Timing.json could not be read" in text
+    assert "The file timing.json could not be read" in text
     assert "training score" in text
 
 
@@ -318,7 +319,7 @@ def test_a_comparison_shows_speeds_parts_and_every_figure(tmp_path):
     path = write_comparison(comparison(), tmp_path / "new" / "compare.html")
     reader = read(path)
     assert_self_contained(reader)
-    assert "150× the speed of torch_sequential" in reader.text
+    assert "150\u00d7 the speed of torch_sequential" in reader.text
     assert "jax_fused with 4 agents" in reader.text
     assert "Act: every agent's choice." in reader.text
     assert "iqn.hidden 250" in reader.text
@@ -346,14 +347,14 @@ def test_a_comparison_says_what_failed_or_was_left_out(tmp_path):
 
 def test_recorded_runs_are_compared_by_name(tmp_path):
     rows = [
-        {"run": f"runs/seed-{s}", "mode": "jax_fused", "num_agents": 5, "seed": s, "score": 500.0 + s,
-         "epochs_per_second": 10.0 + s, "speedup": 1.0 + s}
+        {"run": f"runs/seed-{s}", "mode": "jax_fused", "num_agents": 5, "seed": s,
+         "score": 500.0 + s, "epochs_per_second": 10.0 + s, "speedup": 1.0 + s}
         for s in (0, 1)
     ]  # fmt: skip
     path = write_comparison({"task": {}, "rows": rows}, tmp_path / "a.html")
     text = read(path).text
     assert "Recorded runs compared" in text
-    assert "2× the speed of seed-0" in text
+    assert "2\u00d7 the speed of seed-0" in text
     assert "501" in text
 
 
@@ -386,7 +387,7 @@ def test_a_benchmark_shows_ratios_as_bars_and_raw_figures_as_tables(tmp_path):
     wide, narrow = charts(path)
     assert (wide.get("width"), narrow.get("width")) == (str(page.WIDE), str(page.NARROW))
     titles = [node.text for node in wide.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == ["time to 500: 112×", "matmul share: 0.61×"]
+    assert titles == ["time to 500: 112\u00d7", "matmul share: 0.61\u00d7"]
     for said in ("not measured", "worldloom bench grid", "402, 388", "time to 500", "warm"):
         assert said in reader.text
 
@@ -395,12 +396,10 @@ def test_hostile_results_stay_text(tmp_path):
     result = benchmark() | {"title": HOSTILE, "command": HOSTILE, "notes": [HOSTILE]}
     result["ratios"] = {HOSTILE: 2.0, "b": 1.0}
     result["raw"] = {HOSTILE: {HOSTILE: HOSTILE}, "list": [{HOSTILE: HOSTILE}]}
-    rows = [
-        {"mode": HOSTILE, "num_agents": 1, "epochs_per_second": 2.0, "speedup": 1.0, HOSTILE: 3}
-    ]
+    row = {"mode": HOSTILE, "num_agents": 1, "epochs_per_second": 2.0, "speedup": 1.0}
     compared = {
         "task": {"env": HOSTILE, HOSTILE: HOSTILE},
-        "rows": rows,
+        "rows": [row | {HOSTILE: 3}],
         "errors": {HOSTILE: HOSTILE},
     }
     for write, data in ((write_bench, result), (write_comparison, compared)):

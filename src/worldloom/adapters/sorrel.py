@@ -377,3 +377,22 @@ def _device(device: Any) -> Any:
     except (RuntimeError, ValueError, IndexError) as error:
         here = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
         raise ValueError(f"device={str(device)!r} is not here; JAX sees {here}") from error
+
+
+def __getattr__(name: str) -> Any:
+    """`TreasurehuntExperiment`, put together when it is first asked for.
+
+    It trains and draws, which are layers above this one: importing this module alone must not
+    import them.
+    """
+    if name != "TreasurehuntExperiment":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from worldloom.report.hooks import Pictures
+    from worldloom.train.experiment import TreasurehuntExperiment as Undrawn
+
+    class TreasurehuntExperiment(Undrawn):
+        __doc__ = Undrawn.__doc__
+        pictures = Pictures
+
+    globals()[name] = TreasurehuntExperiment  # the next look finds it without asking here
+    return TreasurehuntExperiment

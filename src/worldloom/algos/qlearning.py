@@ -65,9 +65,16 @@ class QLearning:
     def act(
         self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
+        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame).
+
+        Equal values are chosen among at random: where nothing was learned yet, the first action
+        would otherwise be taken for ever.
+        """
+        explore_key, tie_key = jax.random.split(key)
         q = params[table_rows(obs, self.config.table_size)]
-        return epsilon_greedy(q, key, explore), q
+        best = q == q.max(axis=-1, keepdims=True)
+        luck = jnp.where(best, draws.uniform(tie_key, q.shape), -1.0)
+        return epsilon_greedy(luck, explore_key, explore), q
 
     def update(self, learner: QLearner, batch: Batch, key: Key) -> tuple[QLearner, LearnMetrics]:
         """Moves each value in the batch towards the mean of what the batch says of it.

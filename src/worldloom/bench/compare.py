@@ -4,6 +4,7 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -102,14 +103,22 @@ def base_config(args: Compare) -> TrainConfig:
 
 
 def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    """name=value pairs as a dict; values are read as YAML, or as numbers it does not know."""
     import yaml
 
     options = {}
     for pair in pairs:
-        name, equals, value = pair.partition("=")
+        name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ValueError(f"--world {pair}: write options as name=value, e.g. spawn_prob=0.02")
-        options[name.replace("-", "_")] = yaml.safe_load(value)
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
+        if isinstance(value, str):
+            with suppress(ValueError):  # YAML takes 1e-3 for text
+                value = float(value)
+        options[name.replace("-", "_")] = value
     return options
 
 
@@ -128,7 +137,8 @@ def _measured(args: Compare, line: str, out: Path) -> int:
         raise ValueError(f"no mode is left to run: {skipped['torch_sequential']}")
     midpoints = args.acting == "midpoints"
     work = {n: equal_work(base, modes, n, midpoints=midpoints) for n in counts}
-    order = build_env(next(iter(work[counts[0]].values()))).spec.turn_order
+    # Every world is made once before anything is measured: bad options end the command here.
+    order = {n: build_env(next(iter(c.values()))).spec.turn_order for n, c in work.items()}
     record = Record(
         out / "compare.json",
         kind="compare",
@@ -136,7 +146,7 @@ def _measured(args: Compare, line: str, out: Path) -> int:
         quick=args.quick,
         task={
             "env": base.env,
-            "turn_order": order,
+            "turn_order": order[counts[0]],
             "world": dict(base.world),
             "preset": args.preset,
             "epsilon": EXPLORATION,

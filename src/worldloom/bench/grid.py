@@ -11,6 +11,7 @@ from typing import Any
 
 import tyro
 
+from worldloom.bench.figures import MEANING
 from worldloom.bench.fresh import in_fresh_process, own_cache
 from worldloom.bench.matmul import ShareSizes, train_step_share
 from worldloom.bench.modes import quick as quick_sizes
@@ -38,14 +39,7 @@ from worldloom.track.sinks import plain
 from worldloom.train.build import build_env
 from worldloom.train.config import TrainConfig
 
-RATIOS = {
-    "world_steps_per_second": "agent steps of random play: 1,024 compiled worlds / one of objects",
-    "epochs_per_second_same_arithmetic": "epochs of equal training: jax_fused / torch_sequential",
-    "train_step_matmul_share": "matmul rate of a fused update / best rate of its largest layer",
-    "time_to_500": "training time to a greedy score of 500: the original / our defaults",
-    "time_to_500_tuned": "the same against the original without its useless work",
-    "time_to_500_with_compile": "the original / our defaults from a cold start, compiling included",
-}
+RATIOS = MEANING["grid"]
 # What is measured together; the last section gives the three times to a score.
 SECTIONS = (
     "world_steps_per_second",

@@ -35,6 +35,11 @@ class Record:
         self.note(f"{name}: starts")
         try:
             work()
+        except KeyboardInterrupt:
+            self.result["errors"][name] = "stopped by Ctrl-C"
+            self.save()
+            self.note(f"stopped; what was measured is in {self.path}")
+            raise SystemExit(130) from None
         except Exception as error:
             self.result["errors"][name] = f"{type(error).__name__}: {error}"
             self.note(f"{name}: failed: {error}\n{traceback.format_exc()}")

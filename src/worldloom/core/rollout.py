@@ -22,8 +22,9 @@ def unroll(
     params: PyTree,
     num_steps: int,
 ) -> tuple[PyTree, TimeStep, tuple[PyTree, Array, TimeStep]]:
-    """Plays `num_steps` steps with `act(obs, key)`.
+    """Plays `num_steps` steps with `act(obs, key)`, on through the end of an episode.
 
+    A world that should start anew needs `autoreset` around it: `step` never resets itself.
     Returns the last state and time step, and (obs, action, time step after it), each with a
     leading axis of `num_steps`.
     """

@@ -29,11 +29,15 @@ class Samples(NamedTuple):
 class JAXBuffer:
     """A memory of one agent that knows its own state and its own key.
 
-    obs_shape is that of one frame. A sample's rewards are sums over up to `n_step` steps, and it
-    is done where nothing may be added to them. `legacy=True` is the original's buffer: rewards of
-    single steps, and windows that mix episodes; `n_step` and `gamma` then have no effect on what
-    `sample` returns. `state` is a value of `ring`'s functions; `add` and `clear` consume it, so
-    read it and do not keep it.
+    A sample's rewards are sums over up to `n_step` steps, and it is done where nothing follows
+    them. `state` is what the functions of `ring` work on; every `add` consumes it, so read it and
+    do not keep it.
+
+    Args:
+        obs_shape: of one frame.
+        legacy: the original's buffer, with rewards of single steps and windows that mix episodes;
+            `n_step` and `gamma` then have no part in what `sample` returns.
+        device: a jax.Device; None for JAX's default.
     """
 
     def __init__(

@@ -247,7 +247,8 @@ def _mode(config: Mapping[str, Any], parallel: bool | None) -> Mode:
 
     mode = switch("mode", None)
     if mode is not None:
-        if parallel is not None and parallel != (mode == "jax_parallel"):
+        wanted = {None: mode, True: "jax_parallel", False: "jax_sequential"}[parallel]
+        if wanted != mode:
             raise ValueError(
                 f"run_experiment: parallel={parallel} contradicts mode={mode!r} of the config; "
                 "leave one of them out"

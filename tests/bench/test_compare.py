@@ -1,0 +1,352 @@
+"""`worldloom compare`: equal work or a refusal, and figures that survive a failing part."""
+
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from worldloom.bench import compare, fresh, memory, modes, work
+from worldloom.bench.parts import PARTS, jax_parts
+from worldloom.train.build import build_loop
+from worldloom.train.config import TrainConfig
+from worldloom.train.modes import JAX_MODES, MODES
+
+HAS_TORCH = work.why_not_torch(TrainConfig.original()) is None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+ORIGINAL = TrainConfig.original()
+
+
+class FakeTrainer:
+    """Learns from its third epoch on, at once and for nothing."""
+
+    def __init__(self, config, ready_at=2, skips=()):
+        self.config, self.epoch, self.compile_seconds = config, 0, 0.0
+        self._ready_at, self._skips = ready_at, skips
+
+    def advance(self, epochs):
+        self.compile_seconds = 1.5
+        rows = range(self.epoch, self.epoch + epochs)
+        self.epoch += epochs
+        loss = [np.nan if n < self._ready_at or n in self._skips else 0.1 for n in rows]
+        return SimpleNamespace(loss=np.array(loss)[:, None])
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Modes that cost nothing: the command without its computing."""
+    parts = {name: lambda: None for name in PARTS if name != "epoch"}
+    monkeypatch.setattr(modes, "make_trainer", FakeTrainer)
+    monkeypatch.setattr(modes, "torch_parts", lambda config: parts)
+    monkeypatch.setattr(modes, "training_memory", lambda *_: {"resident_mb": 7.0, "peak_mb": 9.0})
+    monkeypatch.setattr(work.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(compare, "own_cache", lambda: nullcontext(Path("unused")))
+
+
+# Equal work -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"world": {"turn_order": "simultaneous"}}, "turn_order: interleaved / simultaneous"),
+        ({"world": {"gem_value": 5.0}}, "world option gem_value: default / 5.0"),
+        ({"world": {"num_agents": 3}}, "world option num_agents: default / 3"),
+        ({"updates_per_epoch": 3}, "updates_per_epoch: 20 / 3"),
+        ({"num_worlds": 3}, "num_worlds: 32 / 3"),
+        ({"epsilon": 0.5}, "epsilon: 1.0 / 0.5"),
+        ({"epochs": 3}, "epochs: 80 / 3"),
+        ({"algo": "dqn"}, "algo: iqn / dqn"),
+        ({"iqn": replace(TrainConfig().iqn, hidden=3)}, "iqn.hidden: 64 / 3"),
+        ({"iqn": replace(TrainConfig().iqn, act_quantiles=3)}, "iqn.act_quantiles: 4 / 3"),
+    ],
+)
+def test_work_that_differs_is_refused_and_named(changes, named):
+    configs = {"first": TrainConfig(), "second": TrainConfig(**changes)}
+    with pytest.raises(ValueError, match="first and second do not do the same work") as refusal:
+        work.same_work(configs)
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "jax_sequential", "seed": 9, "chunk": 3, "eval_every": 7, "record_period": 0},
+        {"world": {"num_agents": 5, "height": 10, "turn_order": "interleaved"}},  # the defaults
+    ],
+)
+def test_mode_seed_cadence_and_defaults_written_out_are_the_same_work(changes):
+    work.same_work({"first": TrainConfig(), "second": TrainConfig(**changes)})
+
+
+def test_the_baseline_alternates_whatever_its_settings_say():
+    world = dict(ORIGINAL.world) | {"turn_order": "simultaneous"}
+    torch = replace(ORIGINAL, mode="torch_sequential")
+    fused = replace(ORIGINAL, world=world)
+    assert work.differences(torch, fused)[0] == "turn_order: interleaved / simultaneous"
+
+
+def test_jax_modes_act_with_midpoints_and_the_baseline_as_ever():
+    configs = modes.equal_work(ORIGINAL, MODES, 3, midpoints=True)
+    assert set(configs) == set(MODES)
+    acting = {mode: (c.iqn.act_levels, c.iqn.act_quantiles) for mode, c in configs.items()}
+    assert acting.pop("torch_sequential") == ("random", 256)
+    assert set(acting.values()) == {("midpoints", 12)}
+    assert {c.world["num_agents"] for c in configs.values()} == {3}
+    assert {(c.epsilon, c.epsilon_decay) for c in configs.values()} == {(0.632, 0.0)}
+    exact = modes.equal_work(ORIGINAL, MODES, 3, midpoints=False)
+    assert {c.iqn.act_levels for c in exact.values()} == {"random"}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (TrainConfig(), "one world, one update an epoch"),
+        (replace(ORIGINAL, world={"num_frames": 5}), "double walls"),
+        (replace(ORIGINAL, world={"legacy": True, "turn_order": "simultaneous"}), "alternate"),
+        (replace(ORIGINAL, env="tag", world={}), "the baseline is treasure hunt"),
+    ],
+)
+def test_a_baseline_that_would_do_other_work_is_left_out_or_refused(config, reason, monkeypatch):
+    monkeypatch.setattr(work.importlib.util, "find_spec", lambda name: object())
+    chosen, skipped = modes.possible_modes(config, None)
+    assert chosen == list(JAX_MODES)
+    assert reason in skipped["torch_sequential"]
+    with pytest.raises(ValueError, match=reason):
+        modes.possible_modes(config, ["torch_sequential", "jax_fused"])
+
+
+def test_without_pytorch_its_mode_is_left_out_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(work.importlib.util, "find_spec", lambda name: None)
+    chosen, skipped = modes.possible_modes(ORIGINAL, ["torch_sequential", "jax_fused"])
+    assert chosen == ["jax_fused"]
+    assert "pip install" in skipped["torch_sequential"]
+
+
+def test_memories_are_filled_until_every_agent_learns():
+    assert work.fill_memory(FakeTrainer(ORIGINAL, ready_at=4), ORIGINAL) == 5
+    with pytest.raises(ValueError, match="1024 rows never held a batch of 256"):
+        work.fill_memory(FakeTrainer(ORIGINAL, ready_at=10_000), ORIGINAL)
+
+
+def test_a_timed_epoch_that_does_not_train_is_an_error():
+    advance = work.training_epochs(FakeTrainer(ORIGINAL, ready_at=0, skips=(3,)), 2)
+    advance()
+    with pytest.raises(RuntimeError, match="did not train"):
+        advance()
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+def test_a_comparison_writes_rows_for_every_mode_and_number_of_agents(no_work, tmp_path, capsys):
+    arguments = ["treasurehunt", "--agents", "1", "2", "--epochs", "2", "--repeats", "3"]
+    assert compare.command([*arguments, "--out", str(tmp_path / "out")]) == 0
+    result = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert result["complete"] is True
+    assert result["errors"] == {}
+    assert result["command"].startswith("worldloom compare treasurehunt --agents 1 2")
+    assert result["task"]["turn_order"] == "interleaved"
+    assert {"machine", "versions", "date", "notes", "plan"} <= set(result)
+    found = [(row["num_agents"], row["mode"]) for row in result["rows"]]
+    assert found == [(n, mode) for n in (1, 2) for mode in MODES]
+    for row in result["rows"]:
+        assert {f"{part}_ms" for part in PARTS} <= set(row)
+        assert row["compile_seconds"] == 1.5
+        assert row["memory_mb"] == 7.0
+    assert result["rows"][0]["speedup"] == 1.0  # each number of agents against its first mode
+    assert result["rows"][4]["speedup"] == 1.0
+    samples = result["samples"]["2"]["jax_fused"]
+    assert {len(samples[part]) for part in PARTS} == {3}
+    assert "jax_fused" in (tmp_path / "out" / "compare.html").read_text()
+    assert "12 stratified levels" in capsys.readouterr().out
+
+
+def test_a_failing_number_of_agents_is_recorded_and_the_rest_goes_on(
+    no_work, tmp_path, monkeypatch, capsys
+):
+    def fail_with_two(config, cache):
+        if config.world["num_agents"] == 2:
+            raise RuntimeError("out of memory")
+        return {"resident_mb": 1.0}
+
+    monkeypatch.setattr(modes, "training_memory", fail_with_two)
+    arguments = ["--agents", "1", "2", "4", "--modes", "jax_fused", "--json"]
+    assert compare.command([*arguments, "--out", str(tmp_path)]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["errors"] == {"2 agents": "RuntimeError: out of memory"}
+    assert result["complete"] is False
+    assert [row["num_agents"] for row in result["rows"]] == [1, 4]
+    assert json.loads((tmp_path / "compare.json").read_text()) == result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["treasurehnt"], "treasurehunt"),
+        (["--world", "num_agents=3"], "--agents"),
+        (["--world", "gems"], "name=value"),
+        (["--agents", "0"], "at least 1"),
+        (["--agents", "1", "80"], "does not fit"),
+        (["--world", "turn_order=simultaneous", "--turn-order", "interleaved"], "give one"),
+        (["--turn-order", "simultaneous", "--modes", "torch_sequential", "jax_fused"], "alternate"),
+        (["--repeats", "0"], "repeats=0"),
+        (["--epochs", "0"], "epochs=0"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(arguments, message, no_work, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match=message) as error:
+        compare.command([*arguments, "--out", str(out)])
+    assert "\n" not in str(error.value)
+    assert not out.exists()
+
+
+def test_an_earlier_comparison_is_not_overwritten(no_work, tmp_path):
+    (tmp_path / "compare.json").write_text("precious")
+    with pytest.raises(ValueError, match="already holds a comparison"):
+        compare.command(["--out", str(tmp_path)])
+    assert (tmp_path / "compare.json").read_text() == "precious"
+
+
+# Recorded runs ----------------------------------------------------------------------------------
+
+
+def make_run(folder, config, *, seconds=10.0, epochs=80, score=510.0):
+    folder.mkdir()
+    timing = {"epochs": epochs, "train_seconds": seconds, "epochs_per_second": epochs / seconds,
+              "compile_seconds": 1.0}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({"config": config.to_dict()}))
+    (folder / "timing.json").write_text(json.dumps(timing))
+    rows = [
+        {"epoch": 40, "mean": 400.0, "stderr": 3.0},
+        {"epoch": 80, "mean": score, "stderr": 2.0},
+    ]
+    (folder / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+def test_recorded_runs_are_compared_by_their_last_score_and_their_time(tmp_path, capsys):
+    a = make_run(tmp_path / "a", TrainConfig(mode="jax_parallel"), seconds=40.0)
+    b = make_run(tmp_path / "b", TrainConfig(seed=1), seconds=10.0, score=520.0)
+    assert compare.command([a, b, "--out", str(tmp_path / "out"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["run"], row["score"], row["speedup"]) for row in rows] == [
+        (a, 510.0, 1.0),
+        (b, 520.0, 4.0),
+    ]
+    assert (tmp_path / "out" / "compare.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "epochs", "named"),
+    [
+        (TrainConfig(world={"turn_order": "simultaneous"}), 80, "turn_order"),
+        (TrainConfig(world={"spawn_prob": 0.5}), 80, "spawn_prob"),
+        (TrainConfig(memory_rows=999), 80, "memory_rows: 408 / 999"),
+        (TrainConfig(epochs=40), 40, "epochs: 80 / 40"),
+    ],
+)
+def test_recorded_runs_of_other_work_are_refused(config, epochs, named, tmp_path):
+    a = make_run(tmp_path / "a", TrainConfig())
+    b = make_run(tmp_path / "b", config, epochs=epochs)
+    with pytest.raises(ValueError, match="do not do the same work") as refusal:
+        compare.command([a, b, "--out", str(tmp_path / "out")])
+    assert named in str(refusal.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_counts_is_how_far_a_run_came(tmp_path):
+    a = make_run(tmp_path / "a", TrainConfig(epochs=200))
+    b = make_run(tmp_path / "b", TrainConfig(epochs=80))
+    assert compare.command([a, b, "--out", str(tmp_path / "out")]) == 0
+
+
+def test_folders_that_are_not_runs_are_named(tmp_path):
+    a = make_run(tmp_path / "a", TrainConfig())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty is not a run folder"):
+        compare.command([a, str(tmp_path / "empty")])
+    with pytest.raises(ValueError, match="alone cannot be compared"):
+        compare.command([a])
+    with pytest.raises(ValueError, match="named twice"):
+        compare.command([a, a])
+    (tmp_path / "a" / "timing.json").unlink()
+    b = make_run(tmp_path / "b", TrainConfig())
+    with pytest.raises(ValueError, match="a has no results yet"):
+        compare.command([a, b])
+
+
+# Real work --------------------------------------------------------------------------------------
+
+
+def test_parts_do_the_same_in_every_mode(compiled_once):
+    """Observations, batches and losses, in as many calls as each mode makes."""
+    base = replace(modes.quick(ORIGINAL), updates_per_epoch=2)
+    config = modes.equal_work(base, ["jax_fused"], 2, midpoints=True)["jax_fused"]
+    config = replace(config, world=dict(config.world) | {"horizon": 3, "num_frames": 2})
+    loop = build_loop(config)
+    run = jax.jit(loop.init)(jax.random.key(0))
+    results = {}
+    for mode in JAX_MODES:
+        parts = jax_parts(loop, run, mode)
+        seen, chosen, losses = (parts[name]() for name in ("observe", "act", "loss"))
+        calls = {"jax_fused": None, "jax_parallel": (3, 2), "jax_sequential": (6, 4)}[mode]
+        if calls is not None:
+            assert (len(seen), len(losses)) == calls
+            seen, chosen, losses = (np.stack(x) for x in (seen, chosen, losses))
+        results[mode] = [np.asarray(x) for x in (seen, chosen, losses)]
+    for mode in ("jax_parallel", "jax_sequential"):
+        for fused, other in zip(results["jax_fused"], results[mode], strict=True):
+            np.testing.assert_allclose(other.reshape(fused.shape), fused, rtol=1e-4)
+    assert results["jax_fused"][0].shape[:3] == (3, 2, 1)  # turns, agents, worlds
+    assert results["jax_fused"][2].shape == (2, 2)  # updates, agents
+
+
+@needs_torch
+def test_quick_mode_runs_the_baseline_and_the_fused_mode(
+    compiled_once, tmp_path, monkeypatch, capsys
+):
+    import torch
+
+    monkeypatch.setattr(compare, "own_cache", lambda: nullcontext(Path(compiled_once)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    arguments = ["--quick", "--agents", "1", "--modes", "torch_sequential", "jax_fused"]
+    try:
+        code = compare.command([*arguments, "--no-memory", "--json", "--out", str(tmp_path)])
+    finally:
+        torch.set_num_threads(threads)
+    result = json.loads(capsys.readouterr().out)
+    assert code == 0, result["errors"]
+    assert [row["mode"] for row in result["rows"]] == ["torch_sequential", "jax_fused"]
+    for row in result["rows"]:
+        assert all(row[f"{part}_ms"] > 0 for part in PARTS)
+        assert row["memory_mb"] is None
+
+
+def test_memory_is_what_training_added(monkeypatch):
+    sizes = iter([100.0, 160.0])
+    monkeypatch.setattr(memory, "resident_mb", lambda: next(sizes))
+    monkeypatch.setattr(memory, "peak_memory_mb", lambda: 190.0)
+    monkeypatch.setattr("worldloom.train.trainers.make_trainer", FakeTrainer)
+    assert memory.growth(ORIGINAL.to_dict()) == {"resident_mb": 60.0, "peak_mb": 90.0}
+
+
+def test_a_fresh_process_answers_in_json_and_its_failure_is_told(tmp_path):
+    assert fresh.in_fresh_process("builtins:sorted", {"b": 1, "a": 2}, tmp_path) == ["a", "b"]
+    with pytest.raises(RuntimeError, match=r"builtins:int failed in its process: .*TypeError"):
+        fresh.in_fresh_process("builtins:int", {"a": 1}, tmp_path)
+
+
+def test_a_cache_of_its_own_is_empty_and_the_old_one_comes_back():
+    before = jax.config.jax_compilation_cache_dir
+    with fresh.own_cache() as folder:
+        assert jax.config.jax_compilation_cache_dir == str(folder)
+        assert list(folder.iterdir()) == []
+    assert jax.config.jax_compilation_cache_dir == before
+    assert not folder.exists()

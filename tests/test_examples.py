@@ -1,0 +1,46 @@
+"""Every example runs, in quick mode, as a newcomer would run it."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from worldloom.track.machine import cache_folder
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+NEEDS = {"06_pettingzoo.py": "pettingzoo"}
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 7
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_enough_to_read(path):
+    assert len(path.read_text().splitlines()) <= 80
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(path, tmp_path):
+    needed = NEEDS.get(path.name)
+    if needed and find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed: pip install 'worldloom[adapters]'")
+    cache = {
+        # Compiled programs are kept between runs of the tests, as they are for users.
+        "JAX_COMPILATION_CACHE_DIR": str(cache_folder()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", path, "--quick"],
+        cwd=tmp_path,
+        env=os.environ | cache,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "nan" not in done.stdout.lower()
