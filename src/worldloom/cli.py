@@ -279,6 +279,7 @@ def _sweep(argv: list[str]) -> int:
         json: bool = False
 
     args = _parse(Sweep, argv, "sweep")
+    from worldloom.report.pages import write_page
     from worldloom.track.machine import use_compilation_cache
     from worldloom.train.config import TrainConfig
     from worldloom.train.sweep import parse_grid, sweep
@@ -286,8 +287,9 @@ def _sweep(argv: list[str]) -> int:
     use_compilation_cache()
     config = TrainConfig(env=args.env, world=_world_options(args.world), epochs=args.epochs)
     rows, path = sweep(config, parse_grid(args.grid), args.seeds, args.episodes, args.out)
+    page = write_page(path)
     if args.json:
-        _print_json({"results": rows, "file": str(path)})
+        _print_json({"results": rows, "file": str(path), "report": str(page)})
         return 0
     from worldloom.track.console import table
 
@@ -300,7 +302,7 @@ def _sweep(argv: list[str]) -> int:
             for r in rows
         ],
     )  # fmt: skip
-    print(f"written to {path}")
+    print(f"written to {path} and {page}")
     return 0
 
 
@@ -358,6 +360,8 @@ def _eval(argv: list[str]) -> int:
 
 
 def _play(args: Any) -> int:
+    import jax
+
     from worldloom.envs import registry
     from worldloom.train import human
     from worldloom.train.load import load_run
@@ -368,7 +372,7 @@ def _play(args: Any) -> int:
         env, others = loaded.env, loaded.policy()
     else:
         env = registry.make(args.target, **_world_options(args.world))
-    human.play_in_terminal(env, seed=args.seed, others=others)
+    human.play_in_terminal(env, 0, jax.random.key(args.seed), others)
     return 0
 
 

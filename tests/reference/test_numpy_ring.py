@@ -42,7 +42,8 @@ def test_samples_are_distinct_windows_among_the_sampleable_starts():
     ring = LegacyRing(capacity=64, obs_size=1, n_frames=5)
     for row in range(26):
         ring.add([row], 0, 0.0, 0.0)
-    assert len(ring) == 26 and ring.num_starts == 20
+    assert len(ring) == 26
+    assert ring.num_starts == 20
     windows = ring.sample(20, np.random.default_rng(0))
     assert sorted(windows.states[:, 0]) == list(range(20))
     with pytest.raises(ValueError, match="larger sample than population"):
@@ -52,7 +53,8 @@ def test_samples_are_distinct_windows_among_the_sampleable_starts():
 def test_an_epoch_takes_54_rows_of_which_50_count():
     ring = LegacyRing(capacity=1024, obs_size=2, n_frames=5)
     fill_epochs(ring, 3)
-    assert ring.idx == 3 * 54 and len(ring) == 3 * 50
+    assert ring.idx == 3 * 54
+    assert len(ring) == 3 * 50
     assert not ring.states[54:58].any(), "the gap of the second epoch was never written"
 
 
@@ -70,7 +72,8 @@ def test_add_empty_moves_the_head_without_clearing_or_counting():
         ring.add([row + 1], 0, 0.0, 0.0)
     before = ring.states.copy()
     ring.add_empty()
-    assert ring.idx == 6 and len(ring) == 8
+    assert ring.idx == 6
+    assert len(ring) == 8
     np.testing.assert_array_equal(ring.states, before)
     assert ring.current_state().ravel().tolist() == [3, 4, 5, 6], "rows of long ago, not zeros"
 
@@ -99,7 +102,9 @@ def test_clear_forgets_everything():
     ring = LegacyRing(capacity=64, obs_size=2, n_frames=5)
     fill_epochs(ring, 2)
     ring.clear()
-    assert len(ring) == 0 and ring.idx == 0 and not ring.states.any()
+    assert len(ring) == 0
+    assert ring.idx == 0
+    assert not ring.states.any()
 
 
 # --- the oracle of our ring ----------------------------------------------------------------------
@@ -166,7 +171,8 @@ def test_a_final_row_serves_as_next_state_only():
     add_row(ring, 5, first=True)
     assert ring.valid_rows() == [0, 1, 2]
     last = ring.window(2)
-    assert last["reward"] == 3 and last["discount"] == 0.5
+    assert last["reward"] == 3
+    assert last["discount"] == 0.5
     assert last["next_obs"].ravel().tolist() == [2, 3, 4]
 
 
@@ -195,7 +201,8 @@ def test_a_final_row_after_termination_changes_nothing():
     add_row(ring, 2, terminated=True)
     add_row(ring, 3, final=True)
     assert ring.valid_rows() == [0, 1]
-    assert ring.window(0)["discount"] == 0 and ring.window(0)["reward"] == 2
+    assert ring.window(0)["discount"] == 0
+    assert ring.window(0)["reward"] == 2
 
 
 def test_overwritten_rows_invalidate_the_stacks_that_need_them():

@@ -63,7 +63,9 @@ def test_a_new_world_has_walls_around_sand_below_agents_inside_and_no_items():
     inside = objects[~border]
     assert np.count_nonzero(inside == kinds.index("Agent")) == 5
     assert np.count_nonzero(inside == kinds.index("EmptyEntity")) == 64 - 5
-    assert env.turn == 0 and env.total_reward == 0.0 and not env.is_done
+    assert env.turn == 0
+    assert env.total_reward == 0.0
+    assert not env.is_done
 
 
 def test_agents_can_fill_the_whole_interior_but_not_more():
@@ -80,7 +82,9 @@ def test_reset_forgets_items_and_counters_and_uses_fresh_objects():
     before = env.map
     env.reset()
     assert KINDS["gems"].index("Gem") not in env.layers()
-    assert env.turn == 0 and env.total_reward == 0.0 and not env.is_done
+    assert env.turn == 0
+    assert env.total_reward == 0.0
+    assert not env.is_done
     assert not {id(entity) for entity in before.flat} & {id(entity) for entity in env.map.flat}
 
 
@@ -91,7 +95,8 @@ def test_actions_move_one_cell_and_leave_an_empty_cell(action, row, column):
     env = draw_world("##### #...# #.0.# #...# #####")
     assert env.act(0, action) == 0.0
     assert env.positions.tolist() == [[row, column]]
-    assert env.map[2, 2, 1].kind == "EmptyEntity" and env.map[2, 2, 1].has_transitions
+    assert env.map[2, 2, 1].kind == "EmptyEntity"
+    assert env.map[2, 2, 1].has_transitions
 
 
 def test_walking_onto_a_gem_pays_its_value_and_consumes_it():
@@ -180,11 +185,13 @@ def test_mixed_items_are_chosen_by_the_third_the_draw_falls_into():
 def test_the_view_is_egocentric_and_kind_major():
     env = draw_world("####### #.....# #.g...# #..0..# #....1# #.....# #######")
     seen = view(env, 0)
-    assert env.pov(0).shape == (125,) and env.pov(0).dtype == np.float32
+    assert env.pov(0).shape == (125,)
+    assert env.pov(0).dtype == np.float32
     assert np.argwhere(seen["Gem"]).tolist() == [[1, 1]]
     assert np.argwhere(seen["Agent"]).tolist() == [[2, 2], [3, 4]]
     assert np.all(seen["Sand"] == 1.0)
-    assert not seen["EmptyEntity"].any() and not seen["Wall"].any()
+    assert not seen["EmptyEntity"].any()
+    assert not seen["Wall"].any()
 
 
 def test_legacy_walls_are_seen_twice_but_padding_once():
@@ -251,7 +258,8 @@ def test_the_first_agent_in_order_gets_the_gem_and_the_second_bumps_into_it():
 def test_a_turn_spawns_before_anyone_acts():
     env = draw_world("#### #0.# ####", spawn_prob=1.0)
     assert env.take_turn(lambda i, obs: RIGHT) == [10.0]
-    assert env.turn == 1 and env.total_reward == 10.0
+    assert env.turn == 1
+    assert env.total_reward == 10.0
 
 
 @pytest.mark.parametrize("items", ["gems", "mixed"])

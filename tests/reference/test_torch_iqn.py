@@ -92,8 +92,11 @@ def test_initial_weights_lie_in_the_bounds_of_their_layers():
 def test_forward_gives_quantiles_and_their_taus():
     network, x = make_network(), torch.rand(3, 6)
     quantiles, taus = network(x, n_tau=9)
-    assert quantiles.shape == (3, 9, 4) and taus.shape == (3, 9, 1)
-    assert taus.min() >= 0 and taus.max() < 1 and len(taus.unique()) == 27
+    assert quantiles.shape == (3, 9, 4)
+    assert taus.shape == (3, 9, 1)
+    assert taus.min() >= 0
+    assert taus.max() < 1
+    assert len(taus.unique()) == 27
     assert network(x)[0].shape == (3, 5, 4)
     assert network.get_qvalues(x, n_tau=9).shape == (3, 4)
 
@@ -101,7 +104,8 @@ def test_forward_gives_quantiles_and_their_taus():
 def test_cosines_run_from_one_to_sixty_four():
     taus = torch.tensor([[[0.0], [0.25]], [[0.5], [1.0]]])
     cos, returned = make_network().calc_cos(2, 2, taus)
-    assert cos.shape == (2, 2, 64) and returned is taus
+    assert cos.shape == (2, 2, 64)
+    assert returned is taus
     i = np.arange(1, 65)
     np.testing.assert_allclose(cos[0, 1], np.cos(np.pi * i * 0.25), atol=2e-5)
     np.testing.assert_allclose(cos[1, 1], np.cos(np.pi * i), atol=2e-5)
@@ -225,7 +229,8 @@ def test_the_local_network_stays_in_evaluation_mode_after_the_first_greedy_actio
     agent.epsilon = 0.0
     agent.take_action(state)
     agent.train_step()
-    assert not agent.local.training and agent.target.training
+    assert not agent.local.training
+    assert agent.target.training
     assert agent.local.ff_1.sigma_weight.grad is None, "sigma no longer learns"
 
 
@@ -244,7 +249,8 @@ def test_the_stacked_state_ends_with_the_current_frame():
     for row in range(3):
         agent.memory.add([row, row], 0, 0.0, 0.0)
     stacked = agent.stacked_state(np.array([9, 9], dtype=np.float32))
-    assert stacked.dtype == np.float32 and stacked.tolist() == [1, 1, 2, 2, 9, 9]
+    assert stacked.dtype == np.float32
+    assert stacked.tolist() == [1, 1, 2, 2, 9, 9]
 
 
 def test_the_discount_is_gamma_cubed_on_one_step_rewards():
@@ -317,10 +323,12 @@ def test_an_epoch_fills_the_ring_in_the_order_of_the_original():
     for epoch in range(2):
         record = run_epoch(env, agents, epoch, turns=12)
     for agent, total in zip(agents, record["rewards"], strict=True):
-        assert agent.memory.idx == 2 * (4 + 12) and len(agent.memory) == 2 * 12
+        assert agent.memory.idx == 2 * (4 + 12)
+        assert len(agent.memory) == 2 * 12
         assert agent.memory.rewards[16 + 4 : 32].sum() == pytest.approx(total)
         assert not agent.memory.dones.any()
-    assert env.is_done and env.turn == 12
+    assert env.is_done
+    assert env.turn == 12
     assert record["score"] == sum(record["rewards"]) == env.total_reward
     assert record["epsilon"] == pytest.approx(0.5 * 0.999)
     assert agents[0].epsilon == pytest.approx(0.5 * 0.999**2)
@@ -330,7 +338,8 @@ def test_tiny_training_runs_and_depends_on_the_seed_alone():
     records = list(train(TINY, seed=0))
     assert [record["epoch"] for record in records] == list(range(10))
     losses = np.array([record["losses"] for record in records])
-    assert losses.shape == (10, 2) and np.isfinite(losses).all()
+    assert losses.shape == (10, 2)
+    assert np.isfinite(losses).all()
     assert not losses[0].any() and losses[1:].all(), "the first epoch is too short to learn from"
     assert list(train(TINY, seed=0)) == records
     assert list(train(TINY, seed=1)) != records

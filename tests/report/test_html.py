@@ -388,6 +388,8 @@ def test_a_benchmark_shows_ratios_as_bars_and_raw_figures_as_tables(tmp_path):
     assert (wide.get("width"), narrow.get("width")) == (str(page.WIDE), str(page.NARROW))
     titles = [node.text for node in wide.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["time to 500: 112\u00d7", "matmul share: 0.61\u00d7"]
+    faster, slower = (float(bar.get("x")) for bar in wide.iter() if bar.get("class") == "bar")
+    assert slower < faster  # bars start at 1 and point both ways
     for said in ("not measured", "worldloom bench grid", "402, 388", "time to 500", "warm"):
         assert said in reader.text
 

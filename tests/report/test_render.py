@@ -276,7 +276,7 @@ def test_mistakes_are_named_in_one_line(random_walk, tmp_path):
 
 
 def test_sprites_of_the_cache_cannot_be_drawn_over():
-    with pytest.raises(ValueError, match="read-only"):
-        sprites.agent(0, TILE)[0, 0] = 0
-    with pytest.raises(ValueError, match="read-only"):
-        sprites.thing("Gem", "*", (38, 190, 170), TILE)[0, 0] = 0
+    gem = sprites.thing("Gem", "*", (38, 190, 170), TILE)
+    for sprite in (sprites.agent(0, TILE), gem, sprites.shade(TILE)):
+        with pytest.raises(ValueError, match="read-only"):
+            sprite[0, 0] = 0

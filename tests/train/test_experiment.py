@@ -144,8 +144,8 @@ def test_drawing_is_refused_where_nothing_can_draw(tmp_path):
 def test_the_experiment_stands_beside_the_models_and_is_loaded_only_when_asked_for():
     code = (
         "import sys; from worldloom.adapters import sorrel; "
-        "above = [m for m in sys.modules if m.startswith(('worldloom.train', 'worldloom.report'))]; "
-        "assert not above, above; "
+        "layers = ('worldloom.train', 'worldloom.report'); "
+        "assert not [m for m in sys.modules if m.startswith(layers)]; "
         "from worldloom.adapters.sorrel import TreasurehuntExperiment as T; "
         "assert T is sorrel.TreasurehuntExperiment and T.pictures is not None"
     )

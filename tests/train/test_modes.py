@@ -1,5 +1,6 @@
 """The modes are one experiment, executed in different ways."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from worldloom.algos import registry
 from worldloom.core import stack
 from worldloom.replay.ring import Ring
 from worldloom.train.build import build_loop
@@ -15,7 +17,6 @@ from worldloom.train.modes import JAX_MODES, make_driver
 from worldloom.train.online import Loop
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
-ORDERS = ("interleaved", "simultaneous")
 
 
 def copy_of(run):
@@ -36,86 +37,38 @@ def _words(x):
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
-# The same actions --------------------------------------------------------------------------------
+# One task for all ----------------------------------------------------------------------------
 
-
-@pytest.fixture(scope="module", params=ORDERS)
-def played(request, tiny):
-    """Memories and metrics of 10 epochs of 50 turns with fixed parameters, in every mode."""
-    world = {"num_agents": 3, "horizon": 50, "num_frames": 2, "turn_order": request.param}
-    loop = build_loop(
-        tiny(world, updates_per_epoch=0, memory_rows=510, epsilon=0.5, epsilon_min=0.2)
-    )
-    start = jax.jit(loop.init)(jax.random.key(4))
-    return {mode: make_driver(loop, mode).advance(copy_of(start), 10) for mode in JAX_MODES}
-
-
-def test_all_modes_choose_the_same_actions_over_500_turns(played):
-    fused, _ = played["jax_fused"]
-    assert fused.replay.size.tolist() == [510] * 3  # 500 turns and ten last observations
-    actions = np.asarray(fused.replay.rows.action)
-    assert set(np.unique(actions)) == {0, 1, 2, 3}
-    for mode in ("jax_sequential", "jax_parallel"):
-        other, _ = played[mode]
-        np.testing.assert_array_equal(np.asarray(other.replay.rows.action), actions, mode)
-
-
-def test_all_modes_see_and_are_paid_the_same(played):
-    fused, told = played["jax_fused"]
-    for mode in ("jax_sequential", "jax_parallel"):
-        other, also_told = played[mode]
-        assert same_bits(other.replay, fused.replay), mode
-        np.testing.assert_array_equal(also_told.turn_reward, told.turn_reward, mode)
-
-
-def test_without_updates_nothing_is_learned_and_the_metrics_say_so(played):
-    for run, metrics in played.values():
-        assert metrics.score.shape == (10,)
-        assert np.isnan(metrics.loss).all()
-        assert metrics.finite.all()  # NaN means "did not learn", not "diverged"
-        assert int(run.learner.updates[0]) == 0
-
-
-def test_epsilon_falls_by_its_share_to_its_floor(played):
-    for _, metrics in played.values():
-        expected = np.maximum(0.5 * 0.8 ** np.arange(10), 0.2)
-        np.testing.assert_allclose(metrics.epsilon, expected, rtol=1e-5)
-
-
-# The same learning -------------------------------------------------------------------------------
+TURNS = 50
 
 
 @pytest.fixture(scope="module")
-def learning(tiny):
-    """learning(order): an easy task, its loop and a driver of every mode, made once."""
-    made = {}
+def task(tiny):
+    """A loop, and a driver of every mode: easy to learn, and slow to fill its memory.
 
-    def of(order: str = "interleaved") -> tuple[Loop, dict]:
-        if order not in made:
-            config = tiny(
-                {"horizon": 20, "radius": 1, "turn_order": order},
-                {"hidden": 32, "batch_size": 32, "gamma": 0.5, "learning_rate": 1e-2},
-                num_worlds=8, memory_rows=63, updates_per_epoch=20, epsilon=0.8,
-                epsilon_decay=0.0,
-            )  # fmt: skip
-            loop = build_loop(config)
-            made[order] = loop, {mode: make_driver(loop, mode, 4) for mode in JAX_MODES}
-        return made[order]
-
-    return of
+    One epoch gives 100 steps and a batch takes 104, so that an agent whose memory is emptied
+    before each epoch keeps its parameters, in the very programs that otherwise learn.
+    """
+    config = tiny(
+        {"horizon": TURNS, "radius": 1, "num_frames": 2},
+        {"hidden": 32, "batch_size": 104, "gamma": 0.5, "learning_rate": 1e-2},
+        num_worlds=2, memory_rows=153, updates_per_epoch=20, epsilon=0.8, epsilon_decay=0.1,
+        epsilon_min=0.6,
+    )  # fmt: skip
+    loop = build_loop(config)
+    return loop, {mode: make_driver(loop, mode, 4) for mode in JAX_MODES}
 
 
 @pytest.fixture(scope="module")
-def init(learning):
-    return jax.jit(learning()[0].init)
+def init(task):
+    return jax.jit(task[0].init)
 
 
 @pytest.fixture(scope="module")
-def learned(learning, init):
-    """The run and metrics after ten epochs in every mode, and what the run was after five."""
-    _, drivers = learning()
+def learned(task, init):
+    """In every mode: the run after five epochs, after ten, and the metrics of all ten."""
     results = {}
-    for mode, driver in drivers.items():
+    for mode, driver in task[1].items():
         half, early = driver.advance(init(jax.random.key(0)), 5)
         run, late = driver.advance(copy_of(half), 5)
         metrics = jax.tree.map(lambda a, b: np.concatenate([a, b]), early, late)
@@ -123,63 +76,117 @@ def learned(learning, init):
     return results
 
 
-def test_learned_parameters_agree_after_five_epochs(learned):
+# The same actions --------------------------------------------------------------------------------
+
+
+def test_all_modes_choose_the_same_actions_over_500_turns(task, init):
+    played = {}
+    for mode, driver in task[1].items():
+        start = init(jax.random.key(4))
+        run, epochs = start, []
+        for _ in range(10):
+            forgetful = run.replace(replay=copy_of(start.replay))
+            run, metrics = driver.advance(copy_of(forgetful), 1)
+            assert np.isnan(metrics.loss).all(), "the parameters must stay as they are"
+            epochs.append(stack.index(run.replay.rows, np.s_[:, : TURNS + 1]))
+        assert same_bits(run.learner, start.learner)
+        played[mode] = jax.tree.map(lambda *x: np.stack(x), *epochs)
+    fused = played["jax_fused"]
+    assert fused.action.shape == (10, 2, TURNS + 1, 2)
+    assert set(np.unique(fused.action)) == {0, 1, 2, 3}
+    for mode in ("jax_sequential", "jax_parallel"):
+        np.testing.assert_array_equal(played[mode].action, fused.action, mode)
+        assert same_bits(played[mode], fused), f"{mode} saw or was paid something else"
+
+
+@pytest.fixture(scope="module")
+def simultaneous(tiny):
+    """Runs and metrics of 10 epochs of 50 simultaneous turns, without any update."""
+    world = {"num_agents": 3, "horizon": TURNS, "turn_order": "simultaneous"}
+    loop = build_loop(
+        tiny(world, updates_per_epoch=0, memory_rows=510, epsilon=0.5, epsilon_min=0.2)
+    )
+    start = jax.jit(loop.init)(jax.random.key(4))
+    return {mode: make_driver(loop, mode).advance(copy_of(start), 10) for mode in JAX_MODES}
+
+
+def test_all_modes_choose_the_same_actions_when_turns_are_simultaneous(simultaneous):
+    fused, told = simultaneous["jax_fused"]
+    assert fused.replay.size.tolist() == [510] * 3  # 500 turns and ten last observations
+    for mode in ("jax_sequential", "jax_parallel"):
+        other, also_told = simultaneous[mode]
+        actions = np.asarray(other.replay.rows.action)
+        np.testing.assert_array_equal(actions, np.asarray(fused.replay.rows.action), mode)
+        assert same_bits(other.replay, fused.replay), f"{mode} saw or was paid something else"
+        np.testing.assert_allclose(also_told.turn_reward, told.turn_reward, rtol=1e-6)
+
+
+def test_without_updates_nothing_is_learned_and_the_metrics_say_so(simultaneous):
+    for run, metrics in simultaneous.values():
+        assert metrics.score.shape == (10,)
+        assert np.isnan(metrics.loss).all()
+        assert metrics.finite.all()  # NaN means "did not learn", not "diverged"
+        assert int(run.learner.updates[0]) == 0
+
+
+def test_epsilon_falls_by_its_share_to_its_floor(simultaneous):
+    for _, metrics in simultaneous.values():
+        expected = np.maximum(0.5 * 0.8 ** np.arange(10), 0.2)
+        np.testing.assert_allclose(metrics.epsilon, expected, rtol=1e-5)
+
+
+# The same learning -------------------------------------------------------------------------------
+
+
+def test_learned_parameters_agree_after_five_epochs(learned, init):
     fused = weights(learned["jax_fused"][0])
+    assert np.abs(fused - weights(init(jax.random.key(0)))).max() > 0.01
     for mode in ("jax_sequential", "jax_parallel"):
         np.testing.assert_allclose(weights(learned[mode][0]), fused, atol=1e-4, err_msg=mode)
-
-
-def test_learned_parameters_agree_with_simultaneous_turns(learning):
-    loop, drivers = learning("simultaneous")
-    start = jax.jit(loop.init)(jax.random.key(0))
-    after = {mode: weights(d.advance(copy_of(start), 5)[0]) for mode, d in drivers.items()}
-    assert np.abs(after["jax_fused"] - weights(start)).max() > 0.01
-    for mode in ("jax_sequential", "jax_parallel"):
-        np.testing.assert_allclose(after[mode], after["jax_fused"], atol=1e-4, err_msg=mode)
 
 
 @pytest.mark.parametrize("mode", JAX_MODES)
 def test_the_loss_falls_in_every_mode(learned, mode):
     _, _, metrics = learned[mode]
-    assert np.isfinite(metrics.loss).all()
-    assert metrics.loss[-3:].mean() < 0.9 * metrics.loss[:2].mean()
+    assert np.isnan(metrics.loss[0]).all(), "a memory with less than a batch is not learned from"
+    assert np.isfinite(metrics.loss[1:]).all()
+    assert metrics.loss[-3:].mean() < 0.9 * metrics.loss[1:3].mean()
 
 
 @pytest.mark.parametrize("mode", JAX_MODES)
 def test_gradients_stay_finite_in_every_mode(learned, mode):
     _, run, metrics = learned[mode]
-    assert np.isfinite(metrics.grad_norm).all()
-    assert (metrics.grad_norm > 0).all()
+    assert np.isfinite(metrics.grad_norm[1:]).all()
+    assert (metrics.grad_norm[1:] > 0).all()
     assert metrics.finite.all()
     assert np.isfinite(weights(run)).all()
 
 
-def test_agents_learn_in_every_mode(learned, learning, init):
-    loop, _ = learning()
+def test_agents_learn_in_every_mode(learned, task, init):
+    loop, _ = task
     score = Evaluator(loop.env, loop.agent, episodes=32)
     before = score(init(jax.random.key(0)).learner.params, jax.random.key(9)).mean
+    assert before < 0, "untrained agents walk into walls"
     for mode, (_, run, metrics) in learned.items():
         after = score(run.learner.params, jax.random.key(9)).mean
-        assert before < 0, "untrained agents walk into walls"
-        # Almost random play while training: greedy play must be better by far.
+        # Play was almost random in the first epoch: greedy play must be better by far.
         assert after > 1.3 * metrics.score[0], mode
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(learning, init, learned):
-    _, drivers = learning()
-    again, metrics = drivers["jax_fused"].advance(init(jax.random.key(0)), 5)
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(task, init, learned):
+    fused = task[1]["jax_fused"]
+    again, metrics = fused.advance(init(jax.random.key(0)), 5)
     half, _, before = learned["jax_fused"]
     assert same_bits(again, half)
     np.testing.assert_array_equal(metrics.turn_reward, before.turn_reward[:5])
-    other, _ = drivers["jax_fused"].advance(init(jax.random.key(1)), 5)
+    other, _ = fused.advance(init(jax.random.key(1)), 5)
     assert np.abs(weights(other) - weights(half)).max() > 0.01
 
 
-def test_a_run_may_change_its_mode_on_the_way(learning, init, learned):
-    _, drivers = learning()
+def test_a_run_may_change_its_mode_on_the_way(task, init, learned):
     run, rows = init(jax.random.key(0)), []
     for mode, epochs in (("jax_fused", 2), ("jax_parallel", 2), ("jax_sequential", 1)):
-        run, metrics = drivers[mode].advance(run, epochs)
+        run, metrics = task[1][mode].advance(run, epochs)
         rows.append(metrics.score)
     half, _, metrics = learned["jax_fused"]
     assert int(run.epoch) == 5
@@ -188,13 +195,12 @@ def test_a_run_may_change_its_mode_on_the_way(learning, init, learned):
 
 
 @pytest.mark.parametrize("mode", JAX_MODES)
-def test_nothing_is_compiled_again_in_steady_state(learning, init, learned, mode, compilations):
-    _, drivers = learning()
+def test_nothing_is_compiled_again_in_steady_state(task, init, learned, mode, compilations):
     run = init(jax.random.key(0))
-    run, _ = drivers[mode].advance(run, 1)
+    run, _ = task[1][mode].advance(run, 2)
     with compilations() as found:
         for epochs in (1, 3, 2, 6):  # six are more than one fused call holds
-            run, metrics = drivers[mode].advance(run, epochs)
+            run, metrics = task[1][mode].advance(run, epochs)
             assert metrics.score.shape == (epochs,)
     assert found == []
 
@@ -202,9 +208,6 @@ def test_nothing_is_compiled_again_in_steady_state(learning, init, learned, mode
 @pytest.fixture
 def compilations():
     """A context that lists what XLA is asked to compile within it."""
-    from contextlib import contextmanager
-
-    from jax._src import monitoring
 
     @contextmanager
     def watch():
@@ -218,7 +221,7 @@ def compilations():
         try:
             yield found
         finally:
-            monitoring._unregister_event_duration_listener_by_callback(note)
+            jax.monitoring.unregister_event_duration_listener(note)
 
     with watch() as found:
         jax.jit(lambda x: x + 12345)(jnp.ones(3)).block_until_ready()
@@ -229,8 +232,14 @@ def compilations():
 # Agents apart ------------------------------------------------------------------------------------
 
 
-def test_agents_do_not_share_their_memories(learning, learned):
-    loop, _ = learning()
+@pytest.fixture(scope="module")
+def update(task, learned):
+    """update(run, ready): one update of every agent that is ready, and the metrics."""
+    call = task[1]["jax_parallel"]._update  # compiled already
+    return lambda run, ready: call(copy_of(run), jax.random.key(1), jnp.asarray(ready))
+
+
+def test_agents_do_not_share_their_memories(learned, update):
     run, _, _ = learned["jax_fused"]
     actions = np.asarray(run.replay.rows.action)
     assert not np.array_equal(actions[0], actions[1])
@@ -238,58 +247,50 @@ def test_agents_do_not_share_their_memories(learning, learned):
     # What agent 0 remembers is falsified: agent 1 must not notice.
     rewards = run.replay.rows.reward.at[0].add(100.0)
     false = run.replace(replay=run.replay.replace(rows=run.replay.rows.replace(reward=rewards)))
-    learn = jax.jit(loop.learn)
-    keys = jax.random.split(jax.random.key(1), loop.updates_per_epoch)
-    true, _ = learn(run, keys)
-    other, _ = learn(false, keys)
+    true, _ = update(run, [True, True])
+    other, _ = update(false, [True, True])
     assert same_bits(stack.index(true.learner, 1), stack.index(other.learner, 1))
     assert not same_bits(stack.index(true.learner, 0), stack.index(other.learner, 0))
 
 
-def test_a_memory_that_is_not_ready_leaves_its_agent_as_it_is(learning, init):
-    loop, _ = learning()
-    run = init(jax.random.key(0))
-    assert not jax.jit(loop.ready)(run).any()
-    after, metrics = jax.jit(loop.learn)(run, jax.random.split(jax.random.key(1), 20))
-    assert same_bits(after.learner, run.learner)
-    assert np.isnan(metrics.loss).all()
+def test_a_memory_that_is_not_ready_leaves_its_agent_as_it_is(learned, update):
+    run, _, _ = learned["jax_fused"]
+    after, metrics = update(run, [False, True])
+    assert same_bits(stack.index(after.learner, 0), stack.index(run.learner, 0))
+    assert not same_bits(stack.index(after.learner, 1), stack.index(run.learner, 1))
+    assert np.isnan(metrics.loss).tolist() == [True, False]
 
 
-def test_learning_that_diverges_is_called_not_finite(learning, init):
-    loop, drivers = learning()
+def test_learning_that_diverges_is_called_not_finite(task, init, learned):
     run = init(jax.random.key(0))
     broken = jax.tree.map(lambda x: x.at[1].set(jnp.nan), run.learner.params)
-    _, metrics = drivers["jax_fused"].advance(
-        run.replace(learner=run.learner.replace(params=broken)), 1
-    )
+    run = run.replace(learner=run.learner.replace(params=broken))
+    _, metrics = task[1]["jax_fused"].advance(run, 1)
     assert not metrics.finite.any()
 
 
 def test_ended_worlds_pay_nothing_more_and_are_never_sampled(countdown):
     env = countdown(num_agents=2, horizon=9)
-    from worldloom.algos import registry
-
     agent = registry.make("random", None, env.spec)
     loop = Loop(env, agent, Ring(30, lanes=6), env.default_params(), 0, 1.0, 0.0, 0.0)
-    drivers = {mode: make_driver(loop, mode, 2) for mode in JAX_MODES}
-    for mode, driver in drivers.items():
-        run, metrics = driver.advance(jax.jit(loop.init)(jax.random.key(3)), 2)
-        lengths = np.asarray(run.worlds.inner.inner.length)  # of the second epoch's worlds
-        assert len(set(lengths)) > 2, "worlds of different lengths make the test"
-        # Every turn pays 1 for as long as the world lasts, though it goes on paying after.
-        assert metrics.reward[1].tolist() == pytest.approx([lengths.mean()] * 2), mode
-        alive = [(lengths > turn).mean() for turn in range(9)]
-        np.testing.assert_allclose(metrics.turn_reward[1][:, 0], alive, rtol=1e-6)
+    start = jax.jit(loop.init)(jax.random.key(3))
+    run, metrics = make_driver(loop, "jax_fused", 2).advance(start, 2)
+    lengths = np.asarray(run.worlds.inner.inner.length)  # of the second epoch's worlds
+    assert len(set(lengths)) > 2, "worlds of different lengths make the test"
+    # Every turn pays 1 for as long as the world lasts, though it goes on paying after.
+    assert metrics.reward[1].tolist() == pytest.approx([lengths.mean()] * 2)
+    alive = [(lengths > turn).mean() for turn in range(9)]
+    np.testing.assert_allclose(metrics.turn_reward[1][:, 0], alive, rtol=1e-6)
 
-        memory = stack.index(run.replay, 1)
-        valid = np.asarray(loop.ring.valid(memory))[10:20]  # rows of the second epoch
-        for lane, length in enumerate(lengths):
-            assert valid[:, lane].tolist() == [turn < length for turn in range(10)], mode
-        batch = loop.ring.sample(memory, jax.random.key(0), 200)
-        # An observation is (turn, length): the last step of a task bootstraps from nothing.
-        turn, length = np.asarray(batch.obs)[:, 0].T
-        assert (turn < length).all()
-        np.testing.assert_array_equal(np.asarray(batch.discount) == 0, turn == length - 1)
+    memory = stack.index(run.replay, 1)
+    valid = np.asarray(loop.ring.valid(memory))[10:20]  # rows of the second epoch
+    for lane, length in enumerate(lengths):
+        assert valid[:, lane].tolist() == [turn < length for turn in range(10)]
+    batch = jax.jit(loop.ring.sample, static_argnums=2)(memory, jax.random.key(0), 200)
+    # An observation is (turn, length): the last step of a task bootstraps from nothing.
+    turn, length = np.asarray(batch.obs)[:, 0].T
+    assert (turn < length).all()
+    np.testing.assert_array_equal(np.asarray(batch.discount) == 0, turn == length - 1)
 
 
 # The baseline ------------------------------------------------------------------------------------

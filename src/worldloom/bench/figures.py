@@ -11,7 +11,7 @@ MEANING = {
         "time_to_500": "training time to a greedy score of 500, original / ours",
         "time_to_500_tuned": "the same, against the original without its useless work",
         "time_to_500_with_compile": "the same as the first, our compile time included, cold cache",
-        "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / original",
+        "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / theirs",
         "world_steps_per_second": "agent steps/s without learning, ours / object loop",
         "train_step_matmul_share": "train step's FLOP rate as a share of plain matmul's",
     }
@@ -37,9 +37,7 @@ def markdown(suite: str, result: dict[str, Any]) -> str:
 def fill(text: str, suite: str, result: dict[str, Any]) -> str:
     """`text` with what stands between the suite's markers replaced by its table."""
     pattern = rf"(<!-- figures:{suite} -->\n).*?(<!-- /figures:{suite} -->)"
-    return re.sub(
-        pattern, lambda m: m[1] + markdown(suite, result) + "\n" + m[2], text, flags=re.S
-    )
+    return re.sub(pattern, lambda m: m[1] + markdown(suite, result) + "\n" + m[2], text, flags=re.S)
 
 
 def chart(suite: str, result: dict[str, Any]) -> str:

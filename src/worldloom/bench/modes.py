@@ -22,8 +22,12 @@ class Plan:
 
     epochs: int = 4  # in one timed block
     repeats: int = 5
-    parts: bool = True
     memory: bool = True
+
+    def __post_init__(self):
+        for name in ("epochs", "repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; it must be at least 1")
 
 
 def equal_work(
@@ -81,9 +85,8 @@ def compare_modes(
         mode: {"epoch": timing.per(plan.epochs)}
         for mode, timing in interleave(blocks, plan.repeats).items()
     }
-    if plan.parts:
-        note("  timing the parts of an epoch")
-        _time_parts(configs, trainers, timed, plan.repeats)
+    note("  timing the parts of an epoch")
+    _time_parts(configs, trainers, timed, plan.repeats)
     memory = {}
     for mode, config in configs.items() if plan.memory else ():
         note(f"  {mode}: memory in a fresh process")

@@ -28,7 +28,8 @@ def bits(key: Key, shape: tuple[int, ...] = ()) -> Array:
         raise ValueError(f"draws: one key is needed, got keys of shape {key.shape}; use jax.vmap")
     words = jax.random.key_data(key)
     counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    return _mix(_mix(counter * jnp.uint32(0x9E3779B9) + words[0]) ^ words[-1])
+    # Counted from 1: the mixer maps 0 to 0, and the words of `key(0)` are zeros.
+    return _mix(_mix((counter + 1) * jnp.uint32(0x9E3779B9) + words[0]) ^ words[-1])
 
 
 def uniform(key: Key, shape: tuple[int, ...] = ()) -> Array:

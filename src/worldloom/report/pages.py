@@ -1,10 +1,11 @@
-"""The page of anything that worldloom wrote: a run folder, a comparison, a benchmark."""
+"""The page of anything that worldloom wrote: a run folder, a comparison, a benchmark, a sweep."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from worldloom.report.html import write_bench, write_comparison, write_report
+from worldloom.report.sweeps import write_sweep
 
 _KNOWN = "name a run folder, or a JSON file of `worldloom compare` or `worldloom bench`"
 
@@ -24,6 +25,8 @@ def write_page(target: str | Path) -> Path:
         return write_bench(result, page)
     if isinstance(result.get("rows"), list):
         return write_comparison(result, page)
+    if result.get("kind") == "sweep":
+        return write_sweep(result, page)
     raise ValueError(f"{target} is neither a comparison nor a benchmark; {_KNOWN}")
 
 

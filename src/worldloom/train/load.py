@@ -30,12 +30,8 @@ class LoadedRun:
         return parallel_take_actions(self.agent, self.agents, obs[:, None], keys)[:, 0]
 
     def policy(self) -> Callable[[int, Array, Key], Array]:
-        """policy(i, obs, key): the greedy action of agent `i` for its obs (frames, *frame)."""
-
-        @jax.jit
-        def act(agent, obs, key):
-            return self.agent.act(agent, obs[None], key, explore=0.0)[0][0]
-
+        """policy(i, obs, key): greedy actions (B,) of agent `i` for obs (B, frames, *frame)."""
+        act = jax.jit(lambda agent, obs, key: self.agent.act(agent, obs, key, explore=0.0)[0])
         agents = stack.unstack(self.agents)
         return lambda i, obs, key: act(agents[i], obs, key)
 

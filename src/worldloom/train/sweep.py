@@ -159,7 +159,7 @@ def run_together(configs: Sequence[TrainConfig], seeds: Sequence[int], episodes:
     calls = math.ceil(count / TOGETHER)
     size = math.ceil(count / calls)
     # Every call has the same shape, so that there is one program: the last runs fill the gap.
-    order = np.minimum(np.arange(calls * size), count - 1).reshape(calls, size)
+    order = jnp.minimum(jnp.arange(calls * size), count - 1).reshape(calls, size)
     arguments = [(jnp.asarray(seeds, jnp.uint32)[n], stack.index(numbers, n)) for n in order]
     start = time.perf_counter()
     program = jax.jit(jax.vmap(whole)).lower(*arguments[0]).compile()

@@ -1,0 +1,42 @@
+"""The page of a sweep shows every point, and says what went wrong."""
+
+import re
+
+from worldloom.report.sweeps import write_sweep
+
+
+def row(settings, scores, **more):
+    mean = sum(scores) / len(scores)
+    return {
+        "settings": settings, "scores": scores, "mean": mean, "stderr": 1.5, "worst": min(scores),
+        "diverged": 0, "curve": [1.0, mean], "seconds": 2.0, "program": 0,
+    } | more  # fmt: skip
+
+
+def sweep(*rows, complete=True):
+    return {
+        "kind": "sweep", "command": "worldloom sweep tag", "config": {"env": "tag"}, "seeds": 2,
+        "complete": complete, "results": list(rows), "machine": {"cores": 2},
+        "versions": {"jax": "1"},
+    }  # fmt: skip
+
+
+def test_every_point_is_on_the_page_with_its_score(tmp_path):
+    rows = [row("iqn.gamma=0.5", [10.0, 14.0]), row("iqn.gamma=0.9", [20.0, 31.0])]
+    page = write_sweep(sweep(*rows), tmp_path / "sweep.html").read_text()
+    text = re.sub(r"<[^>]+>", " ", page)
+    for said in ("iqn.gamma=0.5", "iqn.gamma=0.9", "25.5", "10, 14", "worldloom sweep tag"):
+        assert said in text
+    assert "diverged" not in text
+    assert "stopped" not in text
+
+
+def test_runs_that_diverged_and_sweeps_that_stopped_are_named_first(tmp_path):
+    one = row("iqn.learning_rate=9", [1.0], stderr=None, diverged=1)
+    page = write_sweep(sweep(one, complete=False), tmp_path / "sweep.html").read_text()
+    assert "iqn.learning_rate=9: 1 runs diverged" in page
+    assert "stopped before its end" in page
+
+
+def test_an_empty_sweep_still_has_a_page(tmp_path):
+    assert "Sweep of tag" in write_sweep(sweep(complete=False), tmp_path / "s.html").read_text()
