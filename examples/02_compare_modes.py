@@ -20,15 +20,15 @@ from worldloom.train.trainers import make_trainer
 
 def main(quick: bool) -> None:
     config = TrainConfig.original()
-    before, epochs = 6, 10  # the memory holds a batch after six epochs
+    modes, before, epochs = MODES, 6, 10  # the memory holds a batch after six epochs
     if quick:
         world = dict(config.world) | {"num_agents": 2, "horizon": 20}
         iqn = replace(config.iqn, hidden=16, batch_size=8, act_quantiles=8)
         config = replace(config, world=world, iqn=iqn, memory_rows=64)
-        before, epochs = 1, 2
+        modes, before, epochs = ("torch_sequential", "jax_parallel", "jax_fused"), 1, 2
     print(f"{'mode':<18}{'epochs/s':>10}{'compile, s':>12}{'score of the last epoch':>26}")
     played = {}
-    for mode in MODES:
+    for mode in modes:
         if mode == "torch_sequential" and find_spec("torch") is None:
             print(f"{mode:<18}needs PyTorch: pip install 'worldloom[torch]'")
             continue

@@ -65,7 +65,7 @@ def make(*, num_agents=4, bud_value=5.0, horizon=60, size=10):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few epochs only")
-    small = {"epochs": 2, "num_worlds": 2, "updates_per_epoch": 2, "eval_episodes": 4}
+    small = {"algo": "dqn", "epochs": 2, "num_worlds": 2, "eval_episodes": 4}
     quick = parser.parse_args().quick
     worldloom.register("bees", make, "bees carry pollen from blossoms to buds")
     run = worldloom.train("bees", report=not quick, **(small if quick else {}))

@@ -21,9 +21,11 @@ def main(quick: bool) -> None:
     print(ascii_map(env.base, base_state(state)))
 
     # Wherever a world's name is asked for, a file will do: `worldloom train berries.yaml` too.
-    small = {"epochs": 2, "num_worlds": 2, "updates_per_epoch": 2, "eval_episodes": 4}
+    small = {"algo": "dqn", "epochs": 2, "num_worlds": 2, "eval_episodes": 4}
     settings = small if quick else {"eval_episodes": 200}
-    by_chance = worldloom.train(str(FILE), algo="random", report=False, **settings | {"epochs": 1})
+    by_chance = worldloom.train(
+        str(FILE), report=False, **settings | {"algo": "random", "epochs": 1}
+    )
     print(f"random play scores {by_chance.evaluation.mean:.1f}")
     trained = worldloom.train(str(FILE), report=not quick, **settings)
     print(f"after {trained.epoch} epochs the agents score {trained.evaluation.mean:.1f}")

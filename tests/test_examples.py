@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from worldloom.track.machine import cache_folder
-
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 NEEDS = {"06_pettingzoo.py": "pettingzoo"}
 
@@ -24,14 +22,13 @@ def test_an_example_is_short_enough_to_read(path):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path, tmp_path):
+def test_an_example_runs(path, tmp_path, compiled_once):
     needed = NEEDS.get(path.name)
     if needed and find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed: pip install 'worldloom[adapters]'")
     cache = {
-        # Compiled programs are kept between runs of the tests, as they are for users.
-        "JAX_COMPILATION_CACHE_DIR": str(cache_folder()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "JAX_COMPILATION_CACHE_DIR": compiled_once,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     }
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", path, "--quick"],

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from worldloom.bench import compare, fresh, memory, modes, work
-from worldloom.bench.parts import PARTS, jax_parts
+from worldloom.bench.parts import PARTS, jax_parts, record
 from worldloom.train.build import build_loop
 from worldloom.train.config import TrainConfig
 from worldloom.train.modes import JAX_MODES, MODES
+from worldloom.train.trainers import JaxTrainer
 
 HAS_TORCH = work.why_not_torch(TrainConfig.original()) is None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
@@ -166,6 +167,25 @@ def test_a_comparison_writes_rows_for_every_mode_and_number_of_agents(no_work, t
     assert "12 stratified levels" in capsys.readouterr().out
 
 
+def test_all_jax_modes_are_timed_on_the_parts_of_one_run(no_work, tmp_path, monkeypatch):
+    class FakeJaxTrainer(FakeTrainer, JaxTrainer):
+        epoch, compile_seconds = 0, 0.0  # plain numbers, where the real one asks its driver
+        loop, run = "loop", "run"
+
+    asked = []
+
+    def parts_of(lesson, mode):
+        asked.append((lesson, mode))
+        return {name: lambda: None for name in PARTS if name != "epoch"}
+
+    monkeypatch.setattr(modes, "make_trainer", FakeJaxTrainer)
+    monkeypatch.setattr(modes, "record", lambda loop, run: f"lesson of {loop} and {run}")
+    monkeypatch.setattr(modes, "jax_parts", parts_of)
+    arguments = ["--agents", "2", "--modes", *JAX_MODES, "--no-memory", "--out", str(tmp_path)]
+    assert compare.command(arguments) == 0
+    assert asked == [("lesson of loop and run", mode) for mode in JAX_MODES]
+
+
 def test_a_failing_number_of_agents_is_recorded_and_the_rest_goes_on(
     no_work, tmp_path, monkeypatch, capsys
 ):
@@ -284,16 +304,14 @@ def test_folders_that_are_not_runs_are_named(tmp_path):
 # Real work --------------------------------------------------------------------------------------
 
 
-def test_parts_do_the_same_in_every_mode(compiled_once):
-    """Observations, batches and losses, in as many calls as each mode makes."""
-    base = replace(modes.quick(ORIGINAL), updates_per_epoch=2)
-    config = modes.equal_work(base, ["jax_fused"], 2, midpoints=True)["jax_fused"]
-    config = replace(config, world=dict(config.world) | {"horizon": 3, "num_frames": 2})
-    loop = build_loop(config)
-    run = jax.jit(loop.init)(jax.random.key(0))
+def test_parts_do_the_same_in_every_mode(compiled_once, tiny):
+    """Observations, actions and losses, in as many calls as each mode makes."""
+    loop = build_loop(tiny(world={"horizon": 3, "num_frames": 2}, num_worlds=1))
+    lesson = record(loop, jax.jit(loop.init)(jax.random.key(0)))
     results = {}
     for mode in JAX_MODES:
-        parts = jax_parts(loop, run, mode)
+        parts = jax_parts(lesson, mode)
+        assert set(parts) == set(PARTS) - {"epoch"}
         seen, chosen, losses = (parts[name]() for name in ("observe", "act", "loss"))
         calls = {"jax_fused": None, "jax_parallel": (3, 2), "jax_sequential": (6, 4)}[mode]
         if calls is not None:
@@ -308,25 +326,23 @@ def test_parts_do_the_same_in_every_mode(compiled_once):
 
 
 @needs_torch
-def test_quick_mode_runs_the_baseline_and_the_fused_mode(
-    compiled_once, tmp_path, monkeypatch, capsys
-):
+def test_quick_mode_runs_the_baseline_for_real(tmp_path, monkeypatch, capsys):
     import torch
 
-    monkeypatch.setattr(compare, "own_cache", lambda: nullcontext(Path(compiled_once)))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    arguments = ["--quick", "--agents", "1", "--modes", "torch_sequential", "jax_fused"]
     try:
-        code = compare.command([*arguments, "--no-memory", "--json", "--out", str(tmp_path)])
+        code = compare.command(
+            ["--quick", "--agents", "2", "--modes", "torch_sequential", "--no-memory", "--json",
+             "--out", str(tmp_path)]
+        )  # fmt: skip
     finally:
         torch.set_num_threads(threads)
     result = json.loads(capsys.readouterr().out)
     assert code == 0, result["errors"]
-    assert [row["mode"] for row in result["rows"]] == ["torch_sequential", "jax_fused"]
-    for row in result["rows"]:
-        assert all(row[f"{part}_ms"] > 0 for part in PARTS)
-        assert row["memory_mb"] is None
+    (row,) = result["rows"]
+    assert all(row[f"{part}_ms"] > 0 for part in PARTS)
+    assert row["memory_mb"] is None
 
 
 def test_memory_is_what_training_added(monkeypatch):

@@ -11,7 +11,7 @@ MEANING = {
         "time_to_500": "training time to a greedy score of 500, original / ours",
         "time_to_500_tuned": "the same, against the original without its useless work",
         "time_to_500_with_compile": "the same as the first, our compile time included, cold cache",
-        "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / theirs",
+        "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / its",
         "world_steps_per_second": "agent steps/s without learning, ours / object loop",
         "train_step_matmul_share": "train step's FLOP rate as a share of plain matmul's",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.bench.memory import training_memory
-from worldloom.bench.parts import Part, jax_parts, torch_parts
+from worldloom.bench.parts import Lesson, Part, jax_parts, record, torch_parts
 from worldloom.bench.timer import Timing, interleave, ratio
 from worldloom.bench.work import ACTING, fill_memory, same_work, training_epochs, why_not_torch
 from worldloom.train.config import TrainConfig
@@ -108,9 +108,11 @@ def _time_parts(
     repeats: int,
 ) -> None:
     by_mode: dict[Mode, dict[str, Part]] = {}
+    lesson: Lesson | None = None  # one for all JAX modes: their loops and keys are the same
     for mode, trainer in trainers.items():
         if isinstance(trainer, JaxTrainer):
-            by_mode[mode] = jax_parts(trainer.loop, trainer.run, mode)
+            lesson = lesson or record(trainer.loop, trainer.run)
+            by_mode[mode] = jax_parts(lesson, mode)
         else:
             by_mode[mode] = torch_parts(configs[mode])
     for part in next(iter(by_mode.values())):

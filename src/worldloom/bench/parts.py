@@ -7,6 +7,7 @@ and training is the world's own work, memory writes and the host.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 
 from worldloom.core import stack
 from worldloom.core.rollout import play_turns
-from worldloom.core.types import PyTree, RunState
+from worldloom.core.types import Batch, Key, PyTree, RunState
 from worldloom.train.config import TrainConfig
 from worldloom.train.modes import Mode
 from worldloom.train.online import Loop, agent_keys
@@ -32,10 +33,53 @@ PARTS = {
 Part = Callable[[], Any]
 
 
-def jax_parts(loop: Loop, run: RunState, mode: Mode) -> dict[str, Part]:
-    """The parts of an epoch that follows `run`, whose memories must be ready to be sampled."""
+@dataclass(frozen=True)
+class Lesson:
+    """Real inputs for every part of one epoch: leaves (steps, agents, ...), states (turns, ...)."""
+
+    loop: Loop
+    run: RunState
+    states: PyTree
+    obs: PyTree
+    act_keys: Key
+    update_keys: Key  # (updates,)
+    sample_keys: Key
+    learn_keys: Key
+    batches: Batch
+
+
+def record(loop: Loop, run: RunState) -> Lesson:
+    """Plays the epoch after `run`, whose memories must be ready to be sampled, and keeps it all."""
     run = jax.tree.map(jnp.copy, run)  # the run itself goes on, and donates its buffers
-    seen = jax.jit(partial(_record, loop))(run)
+    return Lesson(loop, run, **jax.jit(partial(_inputs, loop))(run))
+
+
+def _inputs(loop: Loop, run: RunState) -> dict[str, PyTree]:
+    count = loop.env.spec.num_agents
+    keys = loop.keys(run)
+    start = loop.start(run, keys)
+    act = loop.act(loop.epsilon_at(run.epoch))
+    _, _, states = play_turns(
+        loop.worlds, act, keys.turns, start.worlds, run.learner.params, loop.params, lambda s: s
+    )
+    watch = jax.vmap(loop.worlds.observe_agent, (None, 0, None))
+    sample_keys, learn_keys = jax.vmap(lambda key: agent_keys(key, count))(keys.updates)
+    size = loop.agent.config.batch_size
+    sample = jax.vmap(lambda replay, key: loop.ring.sample(replay, key, size))
+    return {
+        "states": states,
+        "obs": jax.vmap(watch, (0, None, None))(states, jnp.arange(count), loop.params),
+        "act_keys": jax.vmap(lambda key: jax.random.split(key, count))(keys.turns),
+        "update_keys": keys.updates,
+        "sample_keys": sample_keys,
+        "learn_keys": learn_keys,
+        "batches": jax.vmap(sample, (None, 0))(run.replay, sample_keys),
+    }
+
+
+def jax_parts(lesson: Lesson, mode: Mode) -> dict[str, Part]:
+    """The parts of the recorded epoch, as `mode` runs them."""
+    loop, run = lesson.loop, lesson.run
     agents, size = jnp.arange(loop.env.spec.num_agents), loop.agent.config.batch_size
     act = loop.act(loop.epsilon_at(run.epoch))
     params, target = run.learner.params, run.learner.target
@@ -57,39 +101,14 @@ def jax_parts(loop: Loop, run: RunState, mode: Mode) -> dict[str, Part]:
         batch, key = x
         return loop.agent.loss(*weights, batch, *loop.agent.draw(key))[0]
 
-    choices = (seen["obs"], seen["act_keys"])
-    lessons = (seen["batches"], seen["learn_keys"])
+    choices = (lesson.obs, lesson.act_keys)
+    exercises = (lesson.batches, lesson.learn_keys)
     return {
-        "observe": _calls(turn_mode, over_agents(observe), observe, agents, seen["states"], ()),
+        "observe": _calls(turn_mode, over_agents(observe), observe, agents, lesson.states, ()),
         "act": _calls(turn_mode, over_agents(choose), choose, params, (), choices),
-        "train": _training(loop, run, mode, seen["update_keys"]),
-        "sample": _calls(mode, _all_at_once(sample), sample, run.replay, (), seen["sample_keys"]),
-        "loss": _calls(mode, _all_at_once(loss), loss, (params, target), (), lessons),
-    }
-
-
-def _record(loop: Loop, run: RunState) -> dict[str, PyTree]:
-    """Real inputs for every part: leaves (steps, agents, ...), and states (turns, ...)."""
-    count = loop.env.spec.num_agents
-    keys = loop.keys(run)
-    start = loop.start(run, keys)
-    act = loop.act(loop.epsilon_at(run.epoch))
-    _, _, states = play_turns(
-        loop.worlds, act, keys.turns, start.worlds, run.learner.params, loop.params, lambda s: s
-    )
-    watch = jax.vmap(loop.worlds.observe_agent, (None, 0, None))
-    obs = jax.vmap(watch, (0, None, None))(states, jnp.arange(count), loop.params)
-    sample_keys, learn_keys = jax.vmap(lambda key: agent_keys(key, count))(keys.updates)
-    size = loop.agent.config.batch_size
-    sample = jax.vmap(lambda replay, key: loop.ring.sample(replay, key, size))
-    return {
-        "states": states,
-        "obs": obs,
-        "act_keys": jax.vmap(lambda key: jax.random.split(key, count))(keys.turns),
-        "update_keys": keys.updates,
-        "sample_keys": sample_keys,
-        "learn_keys": learn_keys,
-        "batches": jax.vmap(sample, (None, 0))(run.replay, sample_keys),
+        "train": _training(loop, run, mode, lesson.update_keys),
+        "sample": _calls(mode, _all_at_once(sample), sample, run.replay, (), lesson.sample_keys),
+        "loss": _calls(mode, _all_at_once(loss), loss, (params, target), (), exercises),
     }
 
 

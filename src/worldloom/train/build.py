@@ -5,6 +5,7 @@ import numpy as np
 
 from worldloom.algos import registry as algos
 from worldloom.core.protocols import PureEnv
+from worldloom.core.transforms import as_pure
 from worldloom.envs import registry as envs
 from worldloom.replay.legacy import LegacyRing
 from worldloom.replay.ring import Ring
@@ -16,7 +17,7 @@ def build_env(config: TrainConfig) -> PureEnv:
     """The world that the settings name; whatever is wrong with it is a ValueError."""
     options = dict(config.world)
     try:
-        env = envs.make(config.env, **options)
+        env = as_pure(envs.make(config.env, **options))
         params = env.default_params()
         jax.eval_shape(env.reset, jax.random.key(0), params)
     except (TypeError, OverflowError) as error:
