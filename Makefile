@@ -1,55 +1,73 @@
-# Everything a newcomer needs: `make demo`, `make test`. Only Python 3.11+, make and git are assumed.
+# Worldloom. Needs Python 3.11 or newer, make and git; everything else goes into .venv.
+
 PYTHON ?= python3
-BIN := .venv/bin
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+VENV ?= .venv
+PEERS ?= .venv-peers
+PYTEST_ARGS ?=
+TRAIN_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Stamps: what they stand for is done again only when pyproject.toml has changed.
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench figures peers clean
+.DELETE_ON_ERROR:
+.PHONY: help demo setup test lint docs bench figures peers clean
 
-help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  make PYTHON=python3.12 ... uses another Python'
 
-.venv/.made:
-	$(PYTHON) -m venv .venv
-	@touch $@
+demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
+	$(BIN)/worldloom train treasurehunt $(TRAIN_ARGS)
 
-# Core dependencies only: no torch, no test tools.
-.venv/.core: .venv/.made pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
-	@touch $@
+setup: $(DEV) ## set up everything for development, PyTorch included where it can be had
 
-# The PyTorch baseline is optional: without it its tests skip and say so.
-.venv/.dev: .venv/.made pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[torch]' \
-	  || echo "note: torch==2.13.0 could not be installed; tests of the PyTorch baseline will skip"
-	@touch $@ .venv/.core
+test: lint ## set up and run every check and test; PYTEST_ARGS chooses tests
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
-demo: .venv/.core ## train treasure hunt and write runs/.../report.html
-	$(BIN)/worldloom train treasurehunt
-
-lint: .venv/.dev ## style, types and import contracts
+lint: $(DEV) ## style, types and import contracts only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright --level error
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
-test: lint ## every check; pytest last
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
-
-docs: .venv/.dev ## build the documentation into site/
+docs: $(DEV) ## build the documentation in site/
 	$(BIN)/mkdocs build --strict
 
-bench: .venv/.dev ## measure everything anew, on a quiet machine, and fill the figures
-	$(BIN)/worldloom bench grid
+bench: $(DEV) ## measure everything again and write benchmarks/results/ (half an hour or more)
+	$(BIN)/worldloom bench grid $(BENCH_ARGS)
+
+figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m worldloom.bench.figures
 
-figures: .venv/.dev ## fill README and docs from benchmarks/results/*.json
-	$(BIN)/python -m worldloom.bench.figures
+peers: $(PEERS)/.stamp ## set up the peers of the benchmarks in an environment of their own
 
-peers: ## an environment of their own for packages that only benchmarks compare with
-	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install -q -r benchmarks/peers.txt
+clean: ## remove environments, caches and built pages; runs and results stay
+	rm -rf $(VENV) $(PEERS) site dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .import_linter_cache .grimp_cache
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-clean: ## remove environments, caches and built pages (runs/ stays)
-	rm -rf .venv .venv-peers site .pytest_cache .ruff_cache .hypothesis
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(CORE): pyproject.toml | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[torch]' \
+	  || echo 'note: PyTorch could not be installed; whatever needs it is skipped'
+	@touch $@
+
+$(PEERS)/.stamp: pyproject.toml benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --editable . --requirement benchmarks/peers.txt
+	@touch $@

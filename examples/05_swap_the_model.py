@@ -20,7 +20,9 @@ from worldloom.adapters.sorrel import JAXIQN as Model
 from worldloom.reference.treasurehunt import ObjectTreasureHunt
 
 
-def run_experiment(epochs: int, max_turns: int, num_agents: int, **sizes) -> list[float]:
+def run_experiment(
+    epochs: int, max_turns: int, num_agents: int, updates: int, **sizes
+) -> list[float]:
     """Plays and learns; the score of every epoch."""
     world = ObjectTreasureHunt(num_agents=num_agents, tuned=True, rng=np.random.default_rng(0))
     models = [
@@ -40,19 +42,20 @@ def run_experiment(epochs: int, max_turns: int, num_agents: int, **sizes) -> lis
                 reward = world.act(i, action)
                 model.memory.add(obs, action, reward, turn == max_turns - 1)
         for model in models:
-            model.train_step()
+            for _ in range(updates):
+                model.train_step()
             model.epsilon_decay(0.02)
         scores.append(world.total_reward)
     return scores
 
 
 def main(quick: bool) -> None:
-    sizes = {"layer_size": 64, "n_frames": 2, "batch_size": 64, "LR": 1e-3, "sync_freq": 10}
+    sizes = {"layer_size": 64, "n_frames": 2, "batch_size": 64, "TAU": 0.05, "GAMMA": 0.9}
     if quick:
         sizes |= {"layer_size": 8, "batch_size": 4, "memory_size": 64}
-    epochs, turns, agents = (2, 10, 2) if quick else (100, 50, 5)
+    epochs, turns, agents, updates = (2, 10, 2, 1) if quick else (100, 50, 5, 10)
     start = time.perf_counter()
-    scores = run_experiment(epochs, turns, agents, **sizes)
+    scores = run_experiment(epochs, turns, agents, updates, **sizes)
     seconds = time.perf_counter() - start
     tenth = max(1, epochs // 10)
     print(f"{epochs} epochs in {seconds:.1f} s, compiling included")

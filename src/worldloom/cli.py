@@ -314,7 +314,7 @@ def _eval(argv: list[str]) -> int:
 
     @dataclass
     class Eval:
-        target: Annotated[str, tyro.conf.Positional]
+        target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
         """A run folder, or with --human also a world's name."""
         episodes: int = 200
         seed: int = 0
@@ -396,8 +396,8 @@ def _report(argv: list[str]) -> int:
 
     @dataclass
     class Report:
-        target: Annotated[Path, tyro.conf.Positional]
-        """A run folder, or a JSON file of `compare` or `bench`."""
+        target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
+        """A run folder, or a JSON file of `compare`, `bench` or `sweep`."""
         json: bool = False
 
     args = _parse(Report, argv, "report")

@@ -1,6 +1,7 @@
 """Greedy scores with their error, and episodes to look at."""
 
 import math
+from itertools import pairwise
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from worldloom.algos import independent, registry
 from worldloom.train.build import build_loop
 from worldloom.train.evaluate import Evaluation, Evaluator
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.xdist_group("runs")]
 
 
 def test_mean_error_and_interval_are_those_of_the_scores():
@@ -44,10 +45,10 @@ def test_no_episodes_are_refused(countdown):
 
 @pytest.fixture(scope="module")
 def greedy(tiny):
-    """An evaluator of five treasure hunts, and untrained agents for it."""
-    loop = build_loop(tiny({"num_frames": 2}))
+    """An evaluator of four treasure hunts, and untrained agents for it."""
+    loop = build_loop(tiny())
     agents = jax.jit(loop.init)(jax.random.key(1)).learner.params
-    return Evaluator(loop.env, loop.agent, episodes=5), agents
+    return Evaluator(loop.env, loop.agent, episodes=4), agents
 
 
 def test_greedy_scores_depend_on_the_key_alone(greedy):
@@ -55,7 +56,7 @@ def test_greedy_scores_depend_on_the_key_alone(greedy):
     first, again = (evaluate(agents, jax.random.key(3)) for _ in range(2))
     other = evaluate(agents, jax.random.key(4))
     np.testing.assert_array_equal(first.agent_scores, again.agent_scores)
-    assert first.agent_scores.shape == (5, 2)
+    assert first.agent_scores.shape == (4, 2)
     np.testing.assert_allclose(first.scores, first.agent_scores.sum(axis=1))
     assert len(set(first.scores)) > 1, "every episode has a world of its own"
     assert not np.array_equal(first.scores, other.scores)
@@ -72,7 +73,7 @@ def test_a_film_shows_every_turn_and_the_end(greedy):
         assert state.layers.shape == (2, *world.shape)
         rows, columns = state.position.T
         assert (state.layers[-1, rows, columns] == world.index["Agent"]).all()
-    steps = [np.abs(b.position - a.position).sum(axis=1) for a, b in zip(states, states[1:])]
+    steps = [np.abs(b.position - a.position).sum(axis=1) for a, b in pairwise(states)]
     assert np.max(steps) == 1, "agents move by one cell a turn"
     # What is paid is what lies where they go: a wall costs 1, a gem gives 10.
     assert set(np.diff(scores) % 1) == {0.0}

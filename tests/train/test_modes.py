@@ -17,7 +17,7 @@ from worldloom.train.evaluate import Evaluator
 from worldloom.train.modes import JAX_MODES, make_driver
 from worldloom.train.online import Loop
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.xdist_group("modes")]
 
 
 def copy_of(run):

@@ -71,7 +71,7 @@ def command(argv: Sequence[str]) -> int:
     out = args.out or _unused(Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
     if (out / "compare.json").exists():
         raise ValueError(f"{out} already holds a comparison; choose another --out")
-    if len(args.target) > 1 or (Path(args.target[0]) / "config.json").exists():
+    if len(args.target) != 1 or (Path(*args.target) / "config.json").exists():
         return _recorded(args, line, out)
     return _measured(args, line, out)
 
@@ -155,7 +155,7 @@ def _measured(args: Compare, line: str, out: Path) -> int:
             "memory_rows": base.memory_rows,
             "iqn": asdict(base.iqn),
         },
-        notes=_notes(base, midpoints, args.memory)
+        notes=_notes(base, modes, midpoints, args.memory)
         + [f"{mode} is left out: {reason}." for mode, reason in skipped.items()],
         skipped=skipped,
         plan=asdict(plan),
@@ -178,7 +178,7 @@ def _measured(args: Compare, line: str, out: Path) -> int:
     return _show(record, args.json, code)
 
 
-def _notes(base: TrainConfig, midpoints: bool, memory: bool) -> list[str]:
+def _notes(base: TrainConfig, modes: list[Mode], midpoints: bool, memory: bool) -> list[str]:
     notes = [
         f"Every mode plays the same task with a fixed exploration of {EXPLORATION} and memories "
         "that are filled first, so that every timed epoch trains every agent.",
@@ -186,10 +186,11 @@ def _notes(base: TrainConfig, midpoints: bool, memory: bool) -> list[str]:
         "apart, from an empty compilation cache.",
     ]
     if midpoints and base.iqn.act_levels == "random":
+        baseline = "torch_sequential acts" if "torch_sequential" in modes else "the original acts"
         notes.append(
-            f"JAX modes act with {base.iqn.num_quantiles} stratified levels, torch_sequential as "
-            f"the original with {base.iqn.act_quantiles} random ones; --acting original makes "
-            "them equal. Learning is the same arithmetic in all modes."
+            f"JAX modes act with {base.iqn.num_quantiles} stratified levels; {baseline} with "
+            f"{base.iqn.act_quantiles} random ones (--acting original: all do). Learning is the "
+            "same arithmetic in all modes."
         )
     if memory:
         notes.append(f"Memory is the {MEANING}.")
@@ -213,24 +214,25 @@ def _recorded(args: Compare, line: str, out: Path) -> int:
     return _show(record, args.json, record.finish())
 
 
-# What the table shows, and how it is headed.
-COLUMNS = {
-    "run": "run",
-    "mode": "mode",
-    "num_agents": "agents",
-    "seed": "seed",
-    "score": "score",
-    "epochs_per_second": "epochs/s",
-    "speedup": "speed",
-    "epoch_ms": "epoch",
-    "act_ms": "act",
-    "observe_ms": "obs",
-    "train_ms": "train",
-    "sample_ms": "sample",
-    "loss_ms": "loss",
-    "train_seconds": "train s",
-    "compile_seconds": "compile",
-    "memory_mb": "MB",
+# What the tables show, and how it is headed; two of them, each narrow enough for a terminal.
+TABLES = {
+    "the same work": {
+        "run": "run",
+        "mode": "mode",
+        "num_agents": "agents",
+        "seed": "seed",
+        "score": "score",
+        "train_seconds": "train, s",
+        "epochs_per_second": "epochs/s",
+        "speedup": "speed-up",
+        "compile_seconds": "compile, s",
+        "memory_mb": "MB",
+    },
+    "milliseconds of an epoch (sample and loss are within train)": {
+        "mode": "mode",
+        "num_agents": "agents",
+        **{f"{part}_ms": part for part in PARTS},
+    },
 }
 
 
@@ -241,12 +243,14 @@ def _show(record: Record, as_json: bool, code: int) -> int:
         print(json.dumps(plain(record.result), indent=2))
         return code
     rows = record.result["rows"]
-    columns = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
-    table(
-        f"{record.result['task']['env']}: the same work (milliseconds of an epoch; compile in s)",
-        [COLUMNS[name] for name in columns],
-        [[_cell(row.get(name)) for name in columns] for row in rows],
-    )
+    for title, heads in TABLES.items():
+        columns = [name for name in heads if any(row.get(name) is not None for row in rows)]
+        if len(columns) > 2:
+            table(
+                f"{record.result['task']['env']}: {title}",
+                [heads[name] for name in columns],
+                [[_cell(row.get(name)) for name in columns] for row in rows],
+            )
     for text in record.result["notes"]:
         print(f"- {text}")
     for section, error in record.result["errors"].items():

@@ -12,6 +12,7 @@ The arithmetic of an IQN update is counted from its layers, multiply and add as 
 Everything else an update does (noise, cosines, loss, clipping, Adam, targets) is not counted.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from worldloom.algos import independent
 from worldloom.algos.iqn import IQNConfig
 from worldloom.bench.timer import Timing, compiled, interleave, ratio
+from worldloom.core.spaces import Box
 from worldloom.core.types import Batch, Key
 from worldloom.nn.iqn import IQNJAX
 from worldloom.train.build import build_loop
@@ -78,7 +80,7 @@ def train_step_share(config: TrainConfig, sizes: ShareSizes, raw: dict[str, Any]
     """The matmul rate of a fused update of all agents, over the best rate of its largest layer."""
     loop = build_loop(config)
     spec = loop.env.spec
-    features, actions = int(np.prod(spec.observation.shape)), loop.agent.num_actions
+    features, actions = math.prod(_observation(loop).shape), loop.agent.num_actions
     counted = update_flops(config.iqn, features, actions)
     work = counted["total"] * spec.num_agents
     updates, facts = _updates(loop, sizes.updates)
@@ -142,14 +144,19 @@ def _updates(loop: Loop, count: int) -> tuple[Callable[[], Any], dict[str, Any]]
     return run, {"cost_analysis_flops": cost.get("flops"), "compile_seconds": seconds}
 
 
+def _observation(loop: Loop) -> Box:
+    assert isinstance(loop.env.spec.observation, Box)
+    return loop.env.spec.observation
+
+
 def _batches(loop: Loop, count: int) -> tuple[Batch, Key]:
     """Made-up batches (count, agents, B, ...) of the right shapes, and keys (count, agents)."""
-    spec, rng = loop.env.spec, np.random.default_rng(0)
-    shape = (count, spec.num_agents, loop.agent.config.batch_size)
+    space, rng = _observation(loop), np.random.default_rng(0)
+    shape = (count, loop.env.spec.num_agents, loop.agent.config.batch_size)
 
     def frames():
-        seen = rng.random((*shape, *spec.observation.shape), dtype=np.float32) < 0.2
-        return jnp.asarray(seen.astype(spec.observation.dtype))
+        seen = rng.random((*shape, *space.shape), dtype=np.float32) < 0.2
+        return jnp.asarray(seen.astype(space.dtype))
 
     batch = Batch(
         obs=frames(),

@@ -32,7 +32,7 @@ class Plan:
 
 def equal_work(
     base: TrainConfig, modes: Sequence[Mode], num_agents: int, *, midpoints: bool
-) -> dict[Mode, TrainConfig]:
+) -> dict[str, TrainConfig]:
     """One configuration for each mode, checked to be the same work.
 
     With `midpoints` the JAX modes act with as many stratified levels as they learn with, where
@@ -42,7 +42,7 @@ def equal_work(
     fixed = replace(
         base, world=world, epsilon=EXPLORATION, epsilon_decay=0.0, epsilon_min=0.0, seed=0
     )
-    configs = {}
+    configs: dict[str, TrainConfig] = {}
     for mode in modes:
         config = fixed
         if midpoints and mode != "torch_sequential" and config.iqn.act_levels == "random":
@@ -61,20 +61,21 @@ def possible_modes(
     A baseline that is asked for by name and would play another task is an error; one that is not
     installed, or was only part of "all modes", is left out with a reason.
     """
-    modes = [mode for mode in MODES if wanted is None or mode in wanted]
+    modes: list[Mode] = [mode for mode in MODES if wanted is None or mode in wanted]
     reason = why_not_torch(base) if "torch_sequential" in modes else None
     if reason is None:
         return modes, {}
     if wanted is not None and "not installed" not in reason:
         raise ValueError(f"torch_sequential cannot do the same work: {reason}")
-    return [mode for mode in modes if mode != "torch_sequential"], {"torch_sequential": reason}
+    modes.remove("torch_sequential")
+    return modes, {"torch_sequential": reason}
 
 
 def compare_modes(
-    configs: dict[Mode, TrainConfig], plan: Plan, cache: Path, note: Callable[[str], None]
+    configs: dict[str, TrainConfig], plan: Plan, cache: Path, note: Callable[[str], None]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row of figures for each mode, and the samples behind them."""
-    trainers: dict[Mode, Trainer] = {}
+    trainers: dict[str, Trainer] = {}
     for mode, config in configs.items():
         trainers[mode] = make_trainer(replace(config, chunk=plan.epochs))
         filled = fill_memory(trainers[mode], config)
@@ -102,17 +103,17 @@ def compare_modes(
 
 
 def _time_parts(
-    configs: dict[Mode, TrainConfig],
-    trainers: dict[Mode, Trainer],
-    timed: dict[Mode, dict[str, Timing]],
+    configs: dict[str, TrainConfig],
+    trainers: dict[str, Trainer],
+    timed: dict[str, dict[str, Timing]],
     repeats: int,
 ) -> None:
-    by_mode: dict[Mode, dict[str, Part]] = {}
+    by_mode: dict[str, dict[str, Part]] = {}
     lesson: Lesson | None = None  # one for all JAX modes: their loops and keys are the same
     for mode, trainer in trainers.items():
         if isinstance(trainer, JaxTrainer):
             lesson = lesson or record(trainer.loop, trainer.run)
-            by_mode[mode] = jax_parts(lesson, mode)
+            by_mode[mode] = jax_parts(lesson, configs[mode].mode)
         else:
             by_mode[mode] = torch_parts(configs[mode])
     for part in next(iter(by_mode.values())):
@@ -122,10 +123,10 @@ def _time_parts(
 
 
 def _row(
-    mode: Mode,
+    mode: str,
     config: TrainConfig,
     trainer: Trainer,
-    timed: dict[Mode, dict[str, Timing]],
+    timed: dict[str, dict[str, Timing]],
     memory: dict[str, Any],
 ) -> dict[str, Any]:
     baseline = next(iter(timed.values()))["epoch"].median  # modes are in the order of MODES

@@ -16,7 +16,10 @@ from worldloom.train.runner import read_config
 def compare_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """A row for each run folder; a ValueError if one is not a run, or if their work differs."""
     if len(folders) < 2:
-        raise ValueError(f"{folders[0]} alone cannot be compared; name two or more run folders")
+        alone = (
+            f"{folders[0]} alone cannot be compared" if folders else "there is no run to compare"
+        )
+        raise ValueError(f"{alone}; name two or more run folders")
     if len(set(folders)) < len(folders):
         raise ValueError("a run folder is named twice; name different runs")
     configs = {str(folder): read_config(folder) for folder in folders}

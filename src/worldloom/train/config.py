@@ -132,6 +132,8 @@ class TrainConfig(Settings):
 
 def from_dict(plain: Mapping[str, Any], source: str = "config") -> TrainConfig:
     """The inverse of `TrainConfig.to_dict`; `source` is named in errors."""
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{source}: settings are names with values, not {plain!r}")
     return _build(TrainConfig, plain, source)
 
 
