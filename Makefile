@@ -8,6 +8,7 @@ TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
+CODE := src tests examples
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Stamps: what they stand for is done again only when pyproject.toml has changed.
 CORE := $(VENV)/.core
@@ -30,8 +31,8 @@ test: lint ## set up and run every check and test; PYTEST_ARGS chooses tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(DEV) ## style, types and import contracts only
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 

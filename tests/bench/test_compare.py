@@ -3,7 +3,6 @@
 import json
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -38,14 +37,15 @@ class FakeTrainer:
 
 
 @pytest.fixture
-def no_work(monkeypatch):
+def no_work(monkeypatch, tmp_path_factory):
     """Modes that cost nothing: the command without its computing."""
+    cache = tmp_path_factory.mktemp("cache")
     parts = {name: lambda: None for name in PARTS if name != "epoch"}
     monkeypatch.setattr(modes, "make_trainer", FakeTrainer)
     monkeypatch.setattr(modes, "torch_parts", lambda config: parts)
     monkeypatch.setattr(modes, "training_memory", lambda *_: {"resident_mb": 7.0, "peak_mb": 9.0})
     monkeypatch.setattr(work.importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(compare, "own_cache", lambda: nullcontext(Path("unused")))
+    monkeypatch.setattr(compare, "own_cache", lambda: nullcontext(cache))
 
 
 # Equal work -------------------------------------------------------------------------------------
@@ -216,6 +216,7 @@ def test_a_failing_number_of_agents_is_recorded_and_the_rest_goes_on(
         (["--turn-order", "simultaneous", "--modes", "torch_sequential", "jax_fused"], "alternate"),
         (["--repeats", "0"], "repeats=0"),
         (["--epochs", "0"], "epochs=0"),
+        (["--modes", "jax_fusd"], "did you mean 'jax_fused'"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(arguments, message, no_work, tmp_path):
@@ -357,6 +358,24 @@ def test_a_fresh_process_answers_in_json_and_its_failure_is_told(tmp_path):
     assert fresh.in_fresh_process("builtins:sorted", {"b": 1, "a": 2}, tmp_path) == ["a", "b"]
     with pytest.raises(RuntimeError, match=r"builtins:int failed in its process: .*TypeError"):
         fresh.in_fresh_process("builtins:int", {"a": 1}, tmp_path)
+
+
+def test_modes_do_not_find_each_others_programs(no_work, tmp_path, monkeypatch):
+    folders = {}
+
+    def build(config):
+        folders[config.mode] = jax.config.jax_compilation_cache_dir
+        return FakeTrainer(config)
+
+    def weigh(config, cache):
+        assert str(cache) == folders[config.mode]  # but the process that is weighed finds its own
+        return {}
+
+    monkeypatch.setattr(modes, "make_trainer", build)
+    monkeypatch.setattr(modes, "training_memory", weigh)
+    assert compare.command(["--agents", "2", "--out", str(tmp_path)]) == 0
+    assert set(folders) == set(MODES)
+    assert len(set(folders.values())) == len(MODES)
 
 
 def test_a_cache_of_its_own_is_empty_and_the_old_one_comes_back():

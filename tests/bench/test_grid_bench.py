@@ -213,7 +213,7 @@ def test_a_measured_train_step_is_a_share_of_the_best_product(compiled_once, tin
     assert 1.0 < raw["cost_analysis_flops"] / raw["flops_of_all_agents"] < 1.1
 
 
-def test_epochs_per_second_compares_the_fused_mode_with_the_untuned_baseline(monkeypatch):
+def test_epochs_per_second_compares_the_fused_mode_with_the_untuned_baseline(monkeypatch, tmp_path):
     cost = {"torch_sequential": 12.0, "torch_tuned": 9.0, "jax_fused": 3.0}
     made = []
 
@@ -230,7 +230,7 @@ def test_epochs_per_second_compares_the_fused_mode_with_the_untuned_baseline(mon
     raw = {}
     sizes = throughput.EpochSizes(epochs=6, repeats=3, memory=False)
     base = TrainConfig.original()
-    assert throughput.epochs_per_second(base, sizes, Path(), raw, lambda _: None) == 4.0
+    assert throughput.epochs_per_second(base, sizes, tmp_path, raw, lambda _: None) == 4.0
     assert raw["epochs_per_second"]["jax_fused"] == 2.0
     assert {(c.mode, c.tuned) for c in made} >= {
         ("torch_sequential", True),
@@ -323,6 +323,7 @@ def test_ctrl_c_keeps_what_was_measured(shared_cache, tmp_path, monkeypatch):
         (["gird"], "did you mean 'grid'?"),
         (["grid", "--only", "time_to_50"], "did you mean 'time_to_500'?"),
         (["grid", "--seeds", "0"], "at least one seed of ours"),
+        (["grid", "--torch-seed", "1"], "did you mean '--torch-seeds'?"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(arguments, message, capsys, tmp_path, monkeypatch):

@@ -146,13 +146,17 @@ def test_a_checkpoint_with_other_parts_is_refused(checkpoints):
             checkpoints.restore(like.replace(weights=weights))
 
 
-def test_a_damaged_checkpoint_says_which_one_and_what_to_do(checkpoints, folder):
+@pytest.mark.parametrize("damage", ["truncated", "missing", "overwritten"])
+def test_a_damaged_checkpoint_says_which_one_and_what_to_do(checkpoints, folder, damage):
     checkpoints.save(2, make_state(2))
     checkpoints.save(4, make_state(4))
-    # The files with the numbers in them lose their second half.
-    for path in (folder / "4" / "default").rglob("*"):
-        if path.is_file() and path.parent.name == "d":
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for path in (folder / "4").rglob("d/*"):  # the files with the numbers in them
+        if damage == "missing":
+            path.unlink()
+        else:
+            data = path.read_bytes()
+            rest = b"" if damage == "truncated" else bytes(len(data) - len(data) // 2)
+            path.write_bytes(data[: len(data) // 2] + rest)
     with pytest.raises(ValueError, match="is damaged") as told:
         checkpoints.restore(make_state())
     message = str(told.value)

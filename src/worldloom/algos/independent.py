@@ -71,4 +71,4 @@ def nothing_learned(metrics: PyTree) -> PyTree:
 
 
 def _stacked(value: PyTree | Sequence[PyTree]) -> PyTree:
-    return stack.stack(value) if isinstance(value, (list, tuple)) else value
+    return stack.stack(value) if isinstance(value, list) else value

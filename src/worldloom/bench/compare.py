@@ -25,6 +25,7 @@ from worldloom.bench.parts import PARTS
 from worldloom.bench.record import Record
 from worldloom.bench.runs import compare_runs
 from worldloom.report.html import write_comparison
+from worldloom.track.arguments import parse
 from worldloom.track.console import table
 from worldloom.track.sinks import plain
 from worldloom.train.build import build_env
@@ -34,11 +35,11 @@ from worldloom.train.modes import Mode
 
 @dataclass
 class Compare:
-    """Run execution modes on equal work and time them, or compare recorded runs."""
+    """The arguments of `worldloom compare`."""
 
     target: Annotated[tuple[str, ...], tyro.conf.Positional] = ("treasurehunt",)
     """A world's name, or two or more run folders."""
-    modes: tuple[Mode, ...] | None = None
+    modes: tuple[Mode, ...] = ()
     """Which modes; all that can do the work if not given."""
     agents: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Numbers of agents."""
@@ -66,7 +67,8 @@ class Compare:
 
 def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom compare`; returns its exit code."""
-    args = tyro.cli(Compare, prog="worldloom compare", args=list(argv))
+    about = "Run execution modes on equal work and time them, or compare recorded runs."
+    args = parse(Compare, argv, "worldloom compare", about)
     line = shlex.join(["worldloom", "compare", *argv])
     out = args.out or _unused(Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
     if (out / "compare.json").exists():
@@ -132,7 +134,7 @@ def _measured(args: Compare, line: str, out: Path) -> int:
     plan = Plan(args.epochs, args.repeats, memory=args.memory)
     if args.quick:
         plan = replace(plan, epochs=min(args.epochs, 2), repeats=min(args.repeats, 2))
-    modes, skipped = possible_modes(base, args.modes)
+    modes, skipped = possible_modes(base, args.modes or None)
     if not modes:
         raise ValueError(f"no mode is left to run: {skipped['torch_sequential']}")
     midpoints = args.acting == "midpoints"

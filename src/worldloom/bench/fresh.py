@@ -26,13 +26,20 @@ def own_cache() -> Iterator[Path]:
     What compiles first is measured cold whatever this machine ran before; what compiles again,
     here or in a process that is given the folder, is fast.
     """
+    temporary = tempfile.TemporaryDirectory(prefix="worldloom-cache-")
+    with temporary as folder, cache_at(Path(folder)):
+        yield Path(folder)
+
+
+@contextmanager
+def cache_at(folder: Path) -> Iterator[Path]:
+    """Compiles into a cache in `folder` for a while; what others compiled is not found there."""
     before = {name: getattr(jax.config, name) for name in _CACHE_SETTINGS}
-    with tempfile.TemporaryDirectory(prefix="worldloom-cache-") as folder:
-        _use(dict(zip(_CACHE_SETTINGS, (folder, 0.2), strict=True)))
-        try:
-            yield Path(folder)
-        finally:
-            _use(before)
+    _use(dict(zip(_CACHE_SETTINGS, (str(folder), 0.2), strict=True)))
+    try:
+        yield folder
+    finally:
+        _use(before)
 
 
 def _use(settings: dict[str, Any]) -> None:

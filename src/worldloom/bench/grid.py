@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from worldloom.bench.figures import MEANING
 from worldloom.bench.fresh import in_fresh_process, own_cache
 from worldloom.bench.matmul import ShareSizes, train_step_share
@@ -34,6 +32,7 @@ from worldloom.bench.throughput import (
 from worldloom.bench.timer import ratio
 from worldloom.core.names import suggest
 from worldloom.report.html import write_bench
+from worldloom.track.arguments import parse
 from worldloom.track.console import table
 from worldloom.track.machine import peak_memory_mb
 from worldloom.track.sinks import plain
@@ -97,7 +96,7 @@ def quick() -> Sizes:
 
 @dataclass
 class BenchGrid:
-    """Measure treasure hunt against the original's loop and write JSON; half an hour or more."""
+    """The arguments of `worldloom bench grid`."""
 
     out: Path | None = None
     """Where to write; benchmarks/results/grid.json, or grid-partial / grid-quick beside it."""
@@ -119,7 +118,8 @@ class BenchGrid:
 
 def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom bench grid`; 0, or 1 if a section failed."""
-    args = tyro.cli(BenchGrid, prog="worldloom bench grid", args=list(argv))
+    about = "Measure treasure hunt against the original and write JSON; half an hour or more."
+    args = parse(BenchGrid, argv, "worldloom bench grid", about)
     for name in args.only:
         if name not in SECTIONS:
             raise ValueError(f"there is no section {name!r}; {suggest(name, SECTIONS)}")

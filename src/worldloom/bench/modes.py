@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from worldloom.bench.fresh import cache_at
 from worldloom.bench.memory import training_memory
 from worldloom.bench.parts import Lesson, Part, jax_parts, record, torch_parts
 from worldloom.bench.timer import Timing, interleave, ratio
@@ -74,11 +75,16 @@ def possible_modes(
 def compare_modes(
     configs: dict[str, TrainConfig], plan: Plan, cache: Path, note: Callable[[str], None]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A row of figures for each mode, and the samples behind them."""
+    """A row of figures for each mode, and the samples behind them.
+
+    Every mode compiles into a folder of its own within `cache`: modes share small programs, and
+    the second one would find those of the first.
+    """
     trainers: dict[str, Trainer] = {}
     for mode, config in configs.items():
-        trainers[mode] = make_trainer(replace(config, chunk=plan.epochs))
-        filled = fill_memory(trainers[mode], config)
+        with cache_at(cache / mode):
+            trainers[mode] = make_trainer(replace(config, chunk=plan.epochs))
+            filled = fill_memory(trainers[mode], config)
         compile_seconds = trainers[mode].compile_seconds
         note(f"  {mode}: compiled in {compile_seconds:.1f} s, learns after {filled} epochs")
     blocks = {mode: training_epochs(trainer, plan.epochs) for mode, trainer in trainers.items()}
@@ -91,7 +97,7 @@ def compare_modes(
     memory = {}
     for mode, config in configs.items() if plan.memory else ():
         note(f"  {mode}: memory in a fresh process")
-        memory[mode] = training_memory(replace(config, chunk=plan.epochs), cache)
+        memory[mode] = training_memory(replace(config, chunk=plan.epochs), cache / mode)
     rows = [
         _row(mode, configs[mode], trainers[mode], timed, memory.get(mode, {})) for mode in configs
     ]

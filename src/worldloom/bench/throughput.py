@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.bench.fresh import cache_at
 from worldloom.bench.memory import training_memory
 from worldloom.bench.modes import equal_work
 from worldloom.bench.timer import Timing, compiled, interleave, ratio
@@ -123,8 +124,9 @@ def epochs_per_second(
     configs["torch_tuned"] = replace(configs["torch_sequential"], tuned=True)
     trainers: dict[str, Trainer] = {}
     for name, config in configs.items():
-        trainers[name] = make_trainer(config)
-        fill_memory(trainers[name], config)
+        with cache_at(cache / name):  # modes share small programs: each compiles its own
+            trainers[name] = make_trainer(config)
+            fill_memory(trainers[name], config)
         note(f"  {name}: ready, compiled in {trainers[name].compile_seconds:.1f} s")
     blocks = {name: training_epochs(trainer, sizes.epochs) for name, trainer in trainers.items()}
     timed = interleave(blocks, sizes.repeats)
@@ -148,5 +150,5 @@ def epochs_per_second(
     }
     if sizes.memory:
         names = ("torch_sequential", "jax_fused")
-        raw["memory"] = {name: training_memory(configs[name], cache) for name in names}
+        raw["memory"] = {name: training_memory(configs[name], cache / name) for name in names}
     return ratio(each["torch_sequential"].median, each["jax_fused"].median)

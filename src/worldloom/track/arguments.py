@@ -28,14 +28,15 @@ def parse(kind: Any, argv: Sequence[str], prog: str, description: str) -> Any:
 
 def one_line(complaint: str) -> str:
     """The heart of tyro's framed complaint: what is wrong, and the nearest right name."""
+    # A frame of lines, with the title in it, or of dashes, with the title above the first rule.
     sections: list[list[str]] = [[]]
     for line in complaint.splitlines():
         text = line.strip("│ ")
-        if set(text) <= {"─"}:  # a rule between sections, or nothing
+        if set(text) <= set("─-") or text.startswith(("╭", "╰")):
             sections.append([])
-        elif not text.startswith(("╭", "╰")):
+        else:
             sections[-1].append(text)
-    told = [" ".join(lines) for lines in sections if lines]
+    told = [" ".join(lines) for lines in sections[1:] if lines]
     message = told[0] if told else "the arguments cannot be understood"
     choice = re.match(r"invalid choice '(.*?)' for argument '(.*?)'.*?\((.*)\)", message)
     if choice:

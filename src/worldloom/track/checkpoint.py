@@ -5,6 +5,8 @@ leaves at most an ignored half. Typed keys are stored as their words; arrays of 
 orbax refuses, are left out and made again.
 """
 
+import gc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,17 @@ def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
+def _drop_abandoned_reads() -> None:
+    # Reads that orbax gave up linger as coroutines and complain on standard error, at length, when
+    # they are collected; what went wrong is about to be told in one line.
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
 class Checkpoints:
     """The checkpoints in one folder, by epoch; the newest `keep` are kept."""
 
@@ -90,8 +103,11 @@ class Checkpoints:
         try:
             plain = self._manager.restore(epoch, args=self._ocp.args.StandardRestore(wanted))
         except Exception as error:
-            raise ValueError(self._complaint(epoch, error)) from error
-        return _from_plain(plain, like)
+            complaint = self._complaint(epoch, error)
+        else:
+            return _from_plain(dict(plain), like)
+        _drop_abandoned_reads()
+        raise ValueError(complaint)
 
     def _complaint(self, epoch: int, error: Exception) -> str:
         """A checkpoint that cannot be read is damaged, unless its arrays are others."""

@@ -70,7 +70,8 @@ def use_compilation_cache() -> Path:
     """Turns JAX's persistent compilation cache on, unless the user already chose a folder."""
     import jax
 
-    if not jax.config.jax_compilation_cache_dir:
+    config: Any = jax.config  # its flags are attributes made at run time
+    if not config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    return Path(jax.config.jax_compilation_cache_dir)
+    return Path(config.jax_compilation_cache_dir)

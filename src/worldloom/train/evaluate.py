@@ -64,7 +64,10 @@ class Evaluator:
             return self.agent.act(params, obs, key, explore=explore)[0]
 
         env, params = batch(self.env, count), self.env.default_params()
-        return run_episode_batch(env, act, key, agents, params, self.env.spec.horizon, watch)
+        turns = self.env.spec.horizon
+        if turns is None:
+            raise ValueError(f"{self.env.spec.name} has no end; wrap it in time_limit")
+        return run_episode_batch(env, act, key, agents, params, turns, watch)
 
     def _play_many(self, agents: PyTree, key: Key):
         _, turns, _ = self._episodes(agents, key, 0.0, self.episodes, lambda state: ())

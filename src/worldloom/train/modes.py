@@ -32,7 +32,8 @@ MODES: tuple[Mode, ...] = ("torch_sequential", *JAX_MODES)
 class Driver(Protocol):
     """Advances a run by some epochs, and knows how long it spent compiling."""
 
-    compile_seconds: float
+    @property
+    def compile_seconds(self) -> float: ...
 
     def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
         """Plays and learns `epochs` epochs; metrics (epochs, ...) on the host."""

@@ -21,6 +21,7 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turn, play_turns
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree, RunState, Transition, Turn
+from worldloom.nn.values import blank_observation
 
 
 @struct.dataclass
@@ -34,6 +35,8 @@ class EpochKeys:
 
 @struct.dataclass
 class EpochMetrics:
+    """What an epoch came to; with a leading axis of epochs, and in numpy, on the host."""
+
     score: Array  # () rewards of all agents in one world, averaged over worlds
     reward: Array  # (A,) the same for each agent
     turn_reward: Array  # (T, A) the same for each turn
@@ -72,7 +75,7 @@ class Loop:
         spec = self.env.spec
         learner = independent.init(self.agent, agent_key, spec)
         worlds, _ = self.worlds.reset(world_key, self.params)
-        frame = jnp.zeros(spec.observation.shape[1:], spec.observation.dtype)
+        frame = blank_observation(spec)[0, 0]
         no = jnp.asarray(False)
         example = Transition(frame, jnp.int32(0), jnp.float32(0), no, no, no)
         blank = self.ring.init(example)

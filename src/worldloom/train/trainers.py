@@ -93,16 +93,17 @@ class TorchTrainer:
         rewards = np.array([r["rewards"] for r in records], np.float32)
         losses = np.array([r["losses"] for r in records], np.float32)
         unknown = np.full_like(losses, np.nan)
-        return EpochMetrics(
-            score=rewards.sum(axis=1),
-            reward=rewards,
-            turn_reward=np.array([r["turn_rewards"] for r in records], np.float32),
-            epsilon=np.array([r["epsilon"] for r in records], np.float32),
-            loss=losses,
-            grad_norm=unknown,
-            q_mean=unknown,
-            finite=np.isfinite(rewards).all(axis=1) & np.isfinite(losses).all(axis=1),
-        )
+        measured: dict[str, Any] = {
+            "score": rewards.sum(axis=1),
+            "reward": rewards,
+            "turn_reward": np.array([r["turn_rewards"] for r in records], np.float32),
+            "epsilon": np.array([r["epsilon"] for r in records], np.float32),
+            "loss": losses,
+            "grad_norm": unknown,
+            "q_mean": unknown,
+            "finite": np.isfinite(np.concatenate([rewards, losses], axis=1)).all(axis=1),
+        }
+        return EpochMetrics(**measured)
 
     def agents(self) -> PyTree:
         from worldloom.reference.weights import to_flax
