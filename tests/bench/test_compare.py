@@ -354,6 +354,21 @@ def test_memory_is_what_training_added(monkeypatch):
     assert memory.growth(ORIGINAL.to_dict()) == {"resident_mb": 60.0, "peak_mb": 90.0}
 
 
+@pytest.mark.parametrize(("compiles", "asked"), [(0, 1), (1, 2)])
+def test_a_process_that_had_to_compile_is_asked_again(compiles, asked, tmp_path, monkeypatch):
+    calls = []
+
+    def process(function, argument, cache, timeout):
+        calls.append(argument["mode"])
+        if len(calls) <= compiles:
+            (cache / "jit_epoch-cache").write_text("program")
+        return {"resident_mb": float(len(calls))}
+
+    monkeypatch.setattr(memory, "in_fresh_process", process)
+    assert memory.training_memory(ORIGINAL, tmp_path) == {"resident_mb": float(asked)}
+    assert calls == ["jax_fused"] * asked
+
+
 def test_a_fresh_process_answers_in_json_and_its_failure_is_told(tmp_path):
     assert fresh.in_fresh_process("builtins:sorted", {"b": 1, "a": 2}, tmp_path) == ["a", "b"]
     with pytest.raises(RuntimeError, match=r"builtins:int failed in its process: .*TypeError"):

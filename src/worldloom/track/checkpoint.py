@@ -7,6 +7,9 @@ orbax refuses, are left out and made again.
 
 import gc
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +57,23 @@ def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def _drop_abandoned_reads() -> None:
-    # Reads that orbax gave up linger as coroutines and complain on standard error, at length, when
-    # they are collected; what went wrong is about to be told in one line.
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None
+@contextmanager
+def _loose_ends_tied() -> Iterator[None]:
+    """Keeps reads that orbax gave up from complaining, at length, on standard error.
+
+    They end on threads of their own, or when they are collected, after the error that ended the
+    restore. What went wrong is told by that error.
+    """
+    hook, seen = sys.unraisablehook, []
+    sys.unraisablehook = seen.append
     try:
+        yield
+        for unraisable in seen:  # nothing went wrong: these are somebody else's
+            hook(unraisable)
+    except ValueError:
         gc.collect()
+        time.sleep(0.2)
+        raise
     finally:
         sys.unraisablehook = hook
 
@@ -100,14 +113,14 @@ class Checkpoints:
         if epoch is None:
             raise ValueError(f"{self.folder} holds no complete checkpoint; train from the start")
         wanted = jax.eval_shape(_to_plain, like)
-        try:
-            plain = self._manager.restore(epoch, args=self._ocp.args.StandardRestore(wanted))
-        except Exception as error:
-            complaint = self._complaint(epoch, error)
-        else:
-            return _from_plain(dict(plain), like)
-        _drop_abandoned_reads()
-        raise ValueError(complaint)
+        with _loose_ends_tied():
+            try:
+                plain = self._manager.restore(epoch, args=self._ocp.args.StandardRestore(wanted))
+            except Exception as error:
+                complaint = self._complaint(epoch, error)
+            else:
+                return _from_plain(dict(plain), like)
+            raise ValueError(complaint)  # not from the error, whose frames hold what lingers
 
     def _complaint(self, epoch: int, error: Exception) -> str:
         """A checkpoint that cannot be read is damaged, unless its arrays are others."""
