@@ -1,11 +1,13 @@
 """The `worldloom` command. Each subcommand imports what it needs when it is called."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[list[str]], int] = globals()[f"_{name}"]
     try:
         return command(rest)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         print(f"worldloom {name}: {error}", file=sys.stderr)
         return 2
@@ -206,7 +211,7 @@ def _starting_point(argv: list[str]) -> "TrainConfig":
 def _value_of(flag: str, argv: list[str]) -> str | None:
     """The value given to a flag, last one first; None if it is not there."""
     found = None
-    for arg, following in zip(argv, [*argv[1:], None], strict=True):
+    for arg, following in zip_longest(argv, argv[1:]):
         name, equals, value = arg.partition("=")
         if name == flag:
             found = value if equals else following

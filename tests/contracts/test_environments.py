@@ -55,9 +55,9 @@ def played(request):
         state, _ = env.reset(reset_key, params)
         action = draws.integers(action_key, (spec.num_agents,), spec.action.n)
         whole = env.step(step_key, state, action, params)
-        act_key, end_key = jax.random.split(step_key)
+        act_key, end_key = draws.split(step_key)
         if order == "interleaved":
-            keys = jax.random.split(act_key, spec.num_agents)
+            keys = draws.split(act_key, spec.num_agents)
             agents = (jnp.arange(spec.num_agents), action, keys)
             state, paid = jax.lax.scan(
                 lambda state, x: env.apply_agent(x[2], state, x[0], x[1], params), state, agents

@@ -106,7 +106,7 @@ def test_unroll_gives_every_step_and_both_its_parts_a_key_of_their_own(counter):
     def play(key):
         state, first = env.reset(key, params)
         played = unroll(replace(env, step=paid_by_key), act, key, state, first, params, 6)[2]
-        act_keys, step_keys = jax.vmap(jax.random.split)(jax.random.split(key, 6)).T
+        act_keys, step_keys = jax.vmap(draws.split)(draws.split(key, 6)).T
         actions = jax.vmap(lambda k: draws.integers(k, (), 1000))(act_keys)
         return played, (actions, jax.vmap(draws.uniform)(step_keys))
 
@@ -157,7 +157,7 @@ def test_a_turn_is_its_agents_turns_one_by_one(interleaved):
         state, row = one(keys[i], state, jnp.int32(i))
         rows.append(row)
     frame, action, paid = (jnp.stack(part) for part in zip(*rows, strict=True))
-    end_key = jax.random.split(world_key)[1]
+    end_key = draws.split(world_key)[1]
     state, terminated, truncated = jax.jit(interleaved.end_turn)(end_key, state, ())
     by_hand = Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)
     jax.tree.map(np.testing.assert_array_equal, whole, (state, by_hand))
@@ -174,7 +174,7 @@ def test_agents_choose_with_the_keys_that_turn_keys_gives_them(order, request):
     _, turn = jax.jit(lambda s: play_turn(worlds, act, KEY, s, agents, ()))(start(worlds))
     keys, _ = turn_keys(KEY, AGENTS)
     for i in range(AGENTS):
-        choose_key, _ = jax.random.split(keys[i])
+        choose_key, _ = draws.split(keys[i])
         np.testing.assert_array_equal(turn.action[i], draws.integers(choose_key, (WORLDS,), 10))
 
 
@@ -211,9 +211,9 @@ def test_an_episode_batch_is_a_reset_and_its_turns(interleaved):
     @jax.jit
     def both(key):
         whole = run_episode_batch(interleaved, act_at_random, key, agents, (), 5)
-        reset_key, play_key = jax.random.split(key)
+        reset_key, play_key = draws.split(key)
         state, _ = interleaved.reset(reset_key, ())
-        keys = jax.random.split(play_key, 5)
+        keys = draws.split(play_key, 5)
         return whole, play_turns(interleaved, act_at_random, keys, state, agents, ())
 
     whole, by_hand = both(KEY)

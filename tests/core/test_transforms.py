@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import (
     as_pure,
@@ -178,7 +179,7 @@ def test_one_frame_is_a_stack_of_one(bell):
 def test_each_world_of_a_batch_equals_a_world_alone_with_its_split_key(bell, worlds):
     one = time_limit(frame_stack(bell(), 2), 5)
     many = batch(one, worlds)
-    keys = jax.random.split(KEY, worlds)
+    keys = draws.split(KEY, worlds)
     actions = jnp.arange(worlds * 3, dtype=jnp.int32).reshape(worlds, 3) % 10
 
     @jax.jit

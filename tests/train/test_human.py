@@ -58,7 +58,7 @@ def test_the_turns_are_those_of_the_turn_loop(env):
     def take_turn(key, state, agents):
         return play_turn(worlds, act, key, state, agents, params)
 
-    reset_key, play_key = jax.random.split(KEY)
+    reset_key, play_key = draws.split(KEY)
     state, scores = jax.jit(worlds.reset)(reset_key, params)[0], np.zeros(3)
     for turn in range(TURNS):
         agents = (jnp.arange(3), jnp.full((3,), turn))
@@ -72,7 +72,7 @@ def test_the_turns_are_those_of_the_turn_loop(env):
 
 def test_the_person_sees_what_earlier_agents_did_only_if_turns_are_interleaved(env):
     _, screens = play(env, ["q"], agent_index=2, others=lambda i, obs, key: UP)
-    state = jax.jit(batch(env, 1).reset)(jax.random.split(KEY)[0], env.default_params())[0]
+    state = jax.jit(batch(env, 1).reset)(draws.split(KEY)[0], env.default_params())[0]
     before = np.asarray(base_state(state).position[0])
     seen = {
         digit: (row, line.index(digit))

@@ -135,7 +135,7 @@ class IQN:
         self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
         """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
-        explore_key, level_key = jax.random.split(key)
+        explore_key, level_key = draws.split(key)
         taus = midpoints(self.config.act_quantiles)
         if self.config.act_levels == "random":
             taus = draws.uniform(level_key, (obs.shape[0], self.config.act_quantiles))
@@ -172,7 +172,7 @@ class IQN:
     def draw(self, key: Key) -> tuple[Levels, Noises]:
         """Levels and noise for one loss."""
         config = self.config
-        level_key, noise_key = jax.random.split(key)
+        level_key, noise_key = draws.split(key)
         if config.levels == "own":
             shape = (len(PASSES), config.batch_size, config.num_quantiles)
             taus = draws.uniform(level_key, shape)
@@ -181,7 +181,7 @@ class IQN:
             taus = (jnp.arange(config.num_quantiles) + jitter) / config.num_quantiles
         noises: Noises = dict.fromkeys(PASSES)
         if config.noisy:
-            keys = jax.random.split(noise_key, len(PASSES))
+            keys = draws.split(noise_key, len(PASSES))
             drawn = jax.vmap(self.network.sample_noise)(keys)
             noises = {name: stack.index(drawn, n) for n, name in enumerate(PASSES)}
         return dict(zip(PASSES, taus, strict=True)), noises

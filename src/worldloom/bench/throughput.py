@@ -40,7 +40,8 @@ class WorldSizes:
 def world_steps(sizes: WorldSizes, raw: dict[str, Any]) -> float | None:
     """Agent steps per second of random play, over those of the object loop.
 
-    Both sides reset every episode, draw uniform actions, sum every observation and every reward.
+    Both sides reset every episode, choose uniform actions that hang on all that is seen, and sum
+    every reward.
     """
     env = registry.make("treasurehunt")
     play, compile_seconds = compiled(partial(random_play, env, sizes.worlds), jax.random.key(0))
@@ -58,7 +59,7 @@ def world_steps(sizes: WorldSizes, raw: dict[str, Any]) -> float | None:
     steps = {"compiled": episode * sizes.worlds, "objects": episode * sizes.object_episodes}
     rates = {name: steps[name] / timing.median for name, timing in timed.items()}
     raw |= {
-        "unit": "agent steps per second, observations and rewards summed on both sides",
+        "unit": "agent steps per second, observations and rewards consumed on both sides",
         "worlds": sizes.worlds,
         "agents": env.spec.num_agents,
         "turns": turns,
@@ -71,33 +72,36 @@ def world_steps(sizes: WorldSizes, raw: dict[str, Any]) -> float | None:
 
 
 def random_play(env: PureEnv, worlds: int, key: Key) -> tuple[Array, Array]:
-    """One episode of `worlds` worlds with random agents: sums of observations and of rewards."""
+    """One episode of `worlds` worlds with random agents: sums of actions and of rewards."""
     assert isinstance(env.spec.action, Discrete)
     choices = env.spec.action.n
 
+    # The choice hangs on all that was seen, as a policy's would, and is uniform all the same.
     def act(_, obs, key):
-        return draws.integers(key, (obs.shape[0],), choices)
+        seen = obs.sum(axis=tuple(range(1, obs.ndim)), dtype=jnp.int32)
+        return (draws.integers(key, (obs.shape[0],), choices) + seen) % choices
 
     agents = jnp.zeros(env.spec.num_agents)  # random agents are nothing but their number
     params, turns = env.default_params(), env.spec.horizon or 0
     _, played, _ = run_episode_batch(batch(env, worlds), act, key, agents, params, turns)
-    return played.frame.sum(dtype=jnp.uint32), played.reward.sum()
+    return played.action.sum(), played.reward.sum()
 
 
-def object_play(world: ObjectTreasureHunt, episodes: int, turns: int) -> tuple[float, float]:
+def object_play(world: ObjectTreasureHunt, episodes: int, turns: int) -> tuple[int, float]:
     """The same of one world of objects, for some episodes."""
-    seen = paid = 0.0
+    chosen, paid = 0, 0.0
 
     def act(_: int, obs: np.ndarray) -> int:
-        nonlocal seen
-        seen += float(obs.sum())
-        return int(world.rng.integers(4))
+        nonlocal chosen
+        action = (int(world.rng.integers(4)) + int(obs.sum())) % 4
+        chosen += action
+        return action
 
     for _ in range(episodes):
         world.reset()
         for _ in range(turns):
             paid += sum(world.take_turn(act))
-    return seen, paid
+    return chosen, paid
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ generated code on each call: in a batch of small worlds that is most of the step
 compile time. Here a typed key seeds a counter-based hash instead (two rounds of a 32-bit
 avalanche mixer with multipliers from C. Wellons' "hash prospector" search). Each call hashes the
 counters 0 .. n-1 under the key's two words, so the same key gives the same numbers, and
-different keys, made by `jax.random.split` as always, give unrelated streams.
+different keys, made by `split` here or by `jax.random.split`, give unrelated streams.
 """
 
 import math
@@ -30,6 +30,15 @@ def bits(key: Key, shape: tuple[int, ...] = ()) -> Array:
     counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
     # Counted from 1: the mixer maps 0 to 0, and the words of `key(0)` are zeros.
     return _mix(_mix((counter + 1) * jnp.uint32(0x9E3779B9) + words[0]) ^ words[-1])
+
+
+def split(key: Key, count: int = 2) -> Key:
+    """`count` new keys (count,), as `jax.random.split` makes them but by the hash.
+
+    For loops over worlds: threefry would cost more there than what the keys are used for.
+    """
+    width = jax.random.key_data(key).shape[-1]
+    return jax.random.wrap_key_data(bits(key, (count, width)), impl=jax.random.key_impl(key))
 
 
 def uniform(key: Key, shape: tuple[int, ...] = ()) -> Array:

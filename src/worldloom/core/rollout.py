@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from worldloom.core import draws
 from worldloom.core.protocols import Environment, PureEnv, TurnBased
 from worldloom.core.types import Array, Key, PyTree, TimeStep, Turn
 
@@ -31,12 +32,12 @@ def unroll(
 
     def one(carry, step_key):
         state, timestep = carry
-        act_key, env_key = jax.random.split(step_key)
+        act_key, env_key = draws.split(step_key)
         action = act(timestep.obs, act_key)
         state, after = env.step(env_key, state, action, params)
         return (state, after), (timestep.obs, action, after)
 
-    keys = jax.random.split(key, num_steps)
+    keys = draws.split(key, num_steps)
     (state, timestep), steps = jax.lax.scan(one, (state, timestep), keys)
     return state, timestep, steps
 
@@ -54,7 +55,7 @@ def agent_turn(
 
     Returns the state and (newest frame (W, *frame), action (W,), rewards (W, A)).
     """
-    choose_key, apply_key = jax.random.split(key)
+    choose_key, apply_key = draws.split(key)
     obs = env.observe_agent(state, i, params)
     action = act(agent, obs, choose_key)
     state, reward = env.apply_agent(apply_key, state, i, action, params)
@@ -63,7 +64,7 @@ def agent_turn(
 
 def turn_keys(key: Key, num_agents: int) -> tuple[Key, Key]:
     """The keys of one turn: one for each agent (A,), and one for the world's own move."""
-    keys = jax.random.split(key, num_agents + 1)
+    keys = draws.split(key, num_agents + 1)
     return keys[:-1], keys[-1]
 
 
@@ -80,7 +81,7 @@ def play_turn(
     `agents` is whatever `act` needs of each agent, stacked on a leading axis.
     """
     keys, world_key = turn_keys(key, env.spec.num_agents)
-    apply_key, end_key = jax.random.split(world_key)
+    apply_key, end_key = draws.split(world_key)
     indices = jnp.arange(env.spec.num_agents)
     if env.spec.turn_order == "interleaved":
 
@@ -91,7 +92,7 @@ def play_turn(
         state, (frame, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
         reward = paid.sum(axis=0).T
     else:
-        choose_keys = jax.vmap(lambda k: jax.random.split(k)[0])(keys)
+        choose_keys = jax.vmap(lambda k: draws.split(k)[0])(keys)
         obs = jax.vmap(env.observe_agent, (None, 0, None))(state, indices, params)
         action = jax.vmap(act)(agents, obs, choose_keys)
         state, paid = env.apply_all(apply_key, state, action.T, params)
@@ -133,7 +134,7 @@ def run_episode_batch(
     watch: Callable[[PyTree], PyTree] = lambda state: (),
 ) -> tuple[PyTree, Turn, Any]:
     """Resets a batched world and plays `num_turns` turns in it."""
-    reset_key, play_key = jax.random.split(key)
+    reset_key, play_key = draws.split(key)
     state, _ = env.reset(reset_key, params)
-    keys = jax.random.split(play_key, num_turns)
+    keys = draws.split(play_key, num_turns)
     return play_turns(env, act, keys, state, agents, params, watch)

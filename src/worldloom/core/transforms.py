@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.core import stack
+from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv, TurnBased, not_turn_based
 from worldloom.core.spaces import Box
 from worldloom.core.types import Array, Key, PyTree, TimeStep
@@ -56,7 +56,7 @@ def apply_in_order(
         state, paid = env.apply_agent(k, state, i, a, params)
         return (state, reward + paid), None
 
-    keys = jax.random.split(key, num_agents)
+    keys = draws.split(key, num_agents)
     zero = jnp.zeros((num_agents,), jnp.float32)
     agents = jnp.arange(num_agents)
     (state, reward), _ = jax.lax.scan(one, (state, zero), (agents, action, keys))
@@ -75,7 +75,7 @@ def step_by_turn(
     env: Any, key: Key, state: PyTree, action: Array, params: PyTree
 ) -> tuple[PyTree, TimeStep]:
     """`step` of a turn-based world: all act, the world moves, all look."""
-    act_key, end_key = jax.random.split(key)
+    act_key, end_key = draws.split(key)
     state, reward = env.apply_all(act_key, state, action, params)
     state, terminated, truncated = env.end_turn(end_key, state, params)
     obs = observe_all(env, state, params)
@@ -212,7 +212,7 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
     inner = as_pure(env)
 
     def split(key):
-        return jax.random.split(key, num_worlds)
+        return draws.split(key, num_worlds)
 
     def reset(key, params):
         return jax.vmap(inner.reset, (0, None))(split(key), params)
@@ -273,12 +273,12 @@ def autoreset(
             state, timestep = inner.reset(key, params)
             return AutoResetState(state, ()), timestep
         count = pool_size if mode == "pool" else 1
-        states, timesteps = jax.vmap(inner.reset, (0, None))(jax.random.split(key, count), params)
+        states, timesteps = jax.vmap(inner.reset, (0, None))(draws.split(key, count), params)
         state, timestep = stack.index((states, timesteps), 0)
         return AutoResetState(state, (states, timesteps.obs)), timestep
 
     def step(key, state, action, params):
-        step_key, start_key = jax.random.split(key)
+        step_key, start_key = draws.split(key)
         new, timestep = inner.step(step_key, state.inner, action, params)
         if mode == "fresh":
             start, first = inner.reset(start_key, params)

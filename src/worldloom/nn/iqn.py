@@ -1,9 +1,9 @@
 """The implicit quantile network: a dueling head over a cosine embedding of quantile levels."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
+from worldloom.core import draws
 from worldloom.core.types import Array, Key
 from worldloom.nn.layers import LayerNoise, Linear, NoisyLinear, layer_noise
 
@@ -66,7 +66,7 @@ class IQNJAX(nn.Module):
 
     def sample_noise(self, key: Key) -> Noise:
         """One draw of every noisy layer's perturbation."""
-        keys = jax.random.split(key, 3)
+        keys = draws.split(key, 3)
         return {
             "ff_1": layer_noise(keys[0], self.hidden, self.hidden),
             "advantage": layer_noise(keys[1], self.hidden, self.num_actions),

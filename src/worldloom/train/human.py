@@ -78,7 +78,7 @@ def play(
         str(number + 1): 4 + number for number in range(len(world.actions) - 4)
     }
     step = _compiled(env)
-    reset_key, play_key = jax.random.split(key)
+    reset_key, play_key = draws.split(key)
     state = step.reset(reset_key)
     scores, shown, turn = np.zeros(num_agents), 0.0, 0
 
@@ -111,8 +111,8 @@ def play(
     try:
         while not over:
             agent_keys, world_key = turn_keys(jax.random.fold_in(play_key, turn), num_agents)
-            apply_key, end_key = jax.random.split(world_key)
-            pairs = [jax.random.split(k) for k in agent_keys]
+            apply_key, end_key = draws.split(world_key)
+            pairs = [draws.split(k) for k in agent_keys]
             if env.spec.turn_order == "interleaved":
                 for i, (choose_key, act_key) in enumerate(pairs):
                     state, paid = step.apply_agent(act_key, state, i, choose(i, choose_key))

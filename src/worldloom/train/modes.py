@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.algos.metrics import LearnMetrics
-from worldloom.core import stack
+from worldloom.core import draws, stack
 from worldloom.core.rollout import agent_turn, turn_keys
 from worldloom.core.types import PyTree, RunState, Turn
 from worldloom.train.online import EpochMetrics, Loop, agent_keys
@@ -163,17 +163,17 @@ class Sequential:
             return agent_turn(env, act, key, worlds, i, agent, params)
 
         def end(worlds, seen, key):
-            worlds, terminated, truncated = env.end_turn(jax.random.split(key)[1], worlds, params)
+            worlds, terminated, truncated = env.end_turn(draws.split(key)[1], worlds, params)
             frame, action, paid = stack.stack(seen)
             return worlds, Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)
 
         def look(worlds, i, agent, key, epoch):
             obs = env.observe_agent(worlds, i, params)
             act = loop.act(loop.epsilon_at(epoch))
-            return obs[:, -1], act(agent, obs, jax.random.split(key)[0])
+            return obs[:, -1], act(agent, obs, draws.split(key)[0])
 
         def act_and_end(worlds, seen, key):
-            apply_key, end_key = jax.random.split(key)
+            apply_key, end_key = draws.split(key)
             frame, action = stack.stack(seen)
             worlds, paid = env.apply_all(apply_key, worlds, action.T, params)
             worlds, terminated, truncated = env.end_turn(end_key, worlds, params)

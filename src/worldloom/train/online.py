@@ -16,7 +16,7 @@ from flax import struct
 
 from worldloom.algos import independent
 from worldloom.algos.metrics import LearnMetrics
-from worldloom.core import stack
+from worldloom.core import draws, stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turn, play_turns
 from worldloom.core.transforms import batch
@@ -196,7 +196,7 @@ class Loop:
 
 def agent_keys(key: Key, num_agents: int) -> tuple[Key, Key]:
     """Keys (A,) to sample memory with, and keys (A,) to learn with."""
-    keys = jax.random.split(key, 2 * num_agents)
+    keys = draws.split(key, 2 * num_agents)
     return keys[:num_agents], keys[num_agents:]
 
 

@@ -209,7 +209,7 @@ class GridWorld:
 
     def reset(self, key: Key, params: GridParams) -> tuple[GridState, TimeStep]:
         """Agents on distinct free cells, then the world's first move of its own."""
-        place_key, setup_key, change_key = jax.random.split(key, 3)
+        place_key, setup_key, change_key = draws.split(key, 3)
         cells = jnp.asarray(self.start_cells)
         # The cells of the A largest draws: sampling without replacement.
         _, chosen = jax.lax.top_k(draws.uniform(place_key, (len(cells),)), self.num_agents)
@@ -285,7 +285,7 @@ class GridWorld:
             return (state, reward + more), None
 
         acts = Act(jnp.arange(self.num_agents), action, target, met)
-        keys = jax.random.split(key, self.num_agents)
+        keys = draws.split(key, self.num_agents)
         (state, reward), _ = jax.lax.scan(one, (state, reward), (acts, keys))
         return state, reward
 
@@ -293,7 +293,7 @@ class GridWorld:
         self, key: Key, state: GridState, params: GridParams
     ) -> tuple[GridState, Array, Array]:
         """The world's own move: spontaneous changes, then `upkeep`."""
-        change_key, upkeep_key = jax.random.split(key)
+        change_key, upkeep_key = draws.split(key)
         state = self.change(change_key, state, params)
         terminated = jnp.asarray(False)
         if self.upkeep is not None:
