@@ -5,6 +5,7 @@ each agent), the two public `parallel_` functions accept those too.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,16 +54,24 @@ def parallel_train_agents(
     share kernels (vmap). Where the activations of one agent already fill the caches, the agents
     follow each other instead (map): the same numbers from a third less processor time.
     """
-    old = _stacked(learners)
-    inputs = (old, _stacked(batches), _stacked(keys))
+    inputs = (_stacked(learners), _stacked(batches), _stacked(keys))
+    mask = jnp.ones(stack.size(inputs[0]), bool) if ready is None else jnp.asarray(ready)
     if getattr(agent, "activations", 0) > LARGE_ACTIVATIONS:
-        new, metrics = jax.lax.map(lambda x: agent.update(*x), inputs)
-    else:
-        new, metrics = jax.vmap(agent.update)(*inputs)
+        return jax.lax.map(lambda x: _train_if(agent, *x), (mask, *inputs))
+    new, metrics = jax.vmap(agent.update)(*inputs)
     if ready is None:
         return new, metrics
-    mask = jnp.asarray(ready)
-    return stack.where(mask, new, old), stack.where(mask, metrics, nothing_learned(metrics))
+    return stack.where(mask, new, inputs[0]), stack.where(mask, metrics, nothing_learned(metrics))
+
+
+def _train_if(agent: Agent, ready: Array, learner: PyTree, batch: Batch, key: Key) -> Any:
+    # In a map, unlike under vmap, a cond runs one branch: who is not ready costs nothing.
+    shapes = jax.eval_shape(agent.update, learner, batch, key)[1]
+    return jax.lax.cond(
+        ready,
+        lambda: agent.update(learner, batch, key),
+        lambda: (learner, nothing_learned(shapes)),
+    )
 
 
 def nothing_learned(metrics: PyTree) -> PyTree:

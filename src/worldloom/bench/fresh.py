@@ -49,10 +49,21 @@ def _use(settings: dict[str, Any]) -> None:
 
 
 def in_fresh_process(
-    function: str, argument: dict[str, Any], cache: Path, timeout: float = 3600.0
+    function: str,
+    argument: dict[str, Any],
+    cache: Path,
+    timeout: float = 3600.0,
+    devices: int | None = None,
 ) -> Any:
-    """Calls `function` ("module:name") with `argument` in a new Python; both ends are JSON."""
+    """Calls `function` ("module:name") with `argument` in a new Python; both ends are JSON.
+
+    `devices` splits the processor into so many, which can only be done before JAX starts.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if devices:
+        flags += f" --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {
+        "XLA_FLAGS": flags.strip(),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
     }

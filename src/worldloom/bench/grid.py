@@ -175,7 +175,7 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
 
     with own_cache() as cache:
         measures: dict[str, Callable[[dict[str, Any]], float | None]] = {
-            "world_steps_per_second": lambda raw: world_steps(sizes.worlds, raw),
+            "world_steps_per_second": lambda raw: world_steps(sizes.worlds, cache, raw),
             "epochs_per_second_same_arithmetic": lambda raw: epochs_per_second(
                 base, sizes.epochs, cache, raw, record.note
             ),

@@ -1,7 +1,9 @@
 """How fast worlds turn without learning, and how fast equal epochs of training go."""
 
+import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
-from worldloom.bench.fresh import cache_at
+from worldloom.bench.fresh import cache_at, in_fresh_process
 from worldloom.bench.memory import training_memory
 from worldloom.bench.modes import equal_work
 from worldloom.bench.timer import Timing, compiled, interleave, ratio
 from worldloom.bench.work import fill_memory, training_epochs
 from worldloom.core import draws
+from worldloom.core.mesh import BATCH_AXIS, device_mesh
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import run_episode_batch
 from worldloom.core.spaces import Discrete
@@ -37,38 +41,61 @@ class WorldSizes:
     repeats: int = 7
 
 
-def world_steps(sizes: WorldSizes, raw: dict[str, Any]) -> float | None:
+def world_steps(sizes: WorldSizes, cache: Path, raw: dict[str, Any]) -> float | None:
     """Agent steps per second of random play, over those of the object loop.
 
     Both sides reset every episode, choose uniform actions that hang on all that is seen, and sum
-    every reward.
+    every reward. Our worlds are laid over all cores, one device each: a process of its own.
     """
+    argument = asdict(sizes)
+    measured = in_fresh_process(
+        "worldloom.bench.throughput:measure_worlds", argument, cache, devices=os.cpu_count()
+    )
+    raw |= measured
+    rates = measured["steps_per_second"]
+    return ratio(rates["compiled"], rates["objects"])
+
+
+def measure_worlds(argument: dict[str, Any]) -> dict[str, Any]:
+    """Random play on one device, on all of them, and in the object loop, in turn."""
+    sizes = WorldSizes(**argument)
     env = registry.make("treasurehunt")
-    play, compile_seconds = compiled(partial(random_play, env, sizes.worlds), jax.random.key(0))
     keys = iter(jax.random.split(jax.random.key(1), 10_000))
+    one, compile_seconds = compiled(partial(random_play, env, sizes.worlds), jax.random.key(0))
+    devices = math.gcd(jax.device_count(), sizes.worlds)
+    mesh = device_mesh(devices)
+    spread = jax.jit(
+        jax.shard_map(
+            lambda keys: jnp.stack(random_play(env, sizes.worlds // devices, keys[0]))[None],
+            mesh=mesh,
+            in_specs=PartitionSpec(BATCH_AXIS),
+            out_specs=PartitionSpec(BATCH_AXIS),
+        )
+    )
     objects = ObjectTreasureHunt(legacy=False, tuned=False, rng=np.random.default_rng(0))
     turns = env.spec.horizon or 50
     timed = interleave(
         {
-            "compiled": lambda: play(next(keys)),
+            "compiled": lambda: spread(jax.random.split(next(keys), devices)),
+            "compiled_on_one_device": lambda: one(next(keys)),
             "objects": lambda: object_play(objects, sizes.object_episodes, turns),
         },
         sizes.repeats,
     )
     episode = env.spec.num_agents * turns
-    steps = {"compiled": episode * sizes.worlds, "objects": episode * sizes.object_episodes}
-    rates = {name: steps[name] / timing.median for name, timing in timed.items()}
-    raw |= {
+    blocks = {name: sizes.worlds for name in timed} | {"objects": sizes.object_episodes}
+    steps = {name: episode * count for name, count in blocks.items()}
+    return {
         "unit": "agent steps per second, observations and rewards consumed on both sides",
         "worlds": sizes.worlds,
+        "devices": devices,
         "agents": env.spec.num_agents,
         "turns": turns,
         "compile_seconds": compile_seconds,
-        "steps_per_second": rates,
+        "steps_per_second": {n: steps[n] / timing.median for n, timing in timed.items()},
         "steps_in_a_block": steps,
         "seconds": {name: timing.to_dict() for name, timing in timed.items()},
     }
-    return ratio(rates["compiled"], rates["objects"])
 
 
 def random_play(env: PureEnv, worlds: int, key: Key) -> tuple[Array, Array]:
@@ -84,7 +111,7 @@ def random_play(env: PureEnv, worlds: int, key: Key) -> tuple[Array, Array]:
     agents = jnp.zeros(env.spec.num_agents)  # random agents are nothing but their number
     params, turns = env.default_params(), env.spec.horizon or 0
     _, played, _ = run_episode_batch(batch(env, worlds), act, key, agents, params, turns)
-    return played.action.sum(), played.reward.sum()
+    return played.action.sum().astype(jnp.float32), played.reward.sum()
 
 
 def object_play(world: ObjectTreasureHunt, episodes: int, turns: int) -> tuple[int, float]:
