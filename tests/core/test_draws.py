@@ -265,3 +265,41 @@ def test_counting_seeds_give_unrelated_streams():
     assert abs(correlation(u[:-1, 1:], u[1:, :-1])) < 4.5 / np.sqrt(u.size)
     counts = np.bincount((u * 256).astype(int).ravel(), minlength=256)
     assert stats.chisquare(counts).pvalue > 1e-4
+
+
+# Splitting by the hash ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_split_makes_different_keys_of_the_same_kind(impl):
+    key = jax.random.key(5, impl=impl)
+    children = draws.split(key, 1000)
+    assert children.shape == (1000,)
+    assert children.dtype == key.dtype
+    words = np.asarray(jax.random.key_data(children))
+    assert len({tuple(row) for row in words}) == 1000
+    np.testing.assert_array_equal(words, jax.random.key_data(draws.split(key, 1000)))
+
+
+def test_streams_of_hash_split_keys_are_uncorrelated_also_with_their_parents():
+    parent = jax.random.key(17)
+    family = [parent]
+    for key in draws.split(parent, 3):
+        family += [key, *draws.split(key, 2)]  # ten keys of three generations
+    numbers = np.stack([np.asarray(uniform(key, (N,))) for key in family])
+    matrix = np.corrcoef(numbers)
+    np.fill_diagonal(matrix, 0.0)
+    assert np.abs(matrix).max() < 5 / np.sqrt(N)
+
+
+def test_first_numbers_along_a_long_chain_of_splits_are_uniform():
+    def link(key, _):
+        key, used = draws.split(key)
+        return key, draws.uniform(used)
+
+    _, numbers = jax.jit(lambda key: jax.lax.scan(link, key, None, N))(jax.random.key(0))
+    numbers = np.asarray(numbers)
+    counts = np.histogram(numbers, bins=64, range=(0, 1))[0]
+    expected = N / 64
+    assert ((counts - expected) ** 2 / expected).sum() < 63 + 5 * np.sqrt(2 * 63)
+    assert abs(correlation(numbers[1:], numbers[:-1])) < 5 / np.sqrt(N)

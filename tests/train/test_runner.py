@@ -464,6 +464,40 @@ def test_a_run_whose_hook_fails_closes_the_others_and_keeps_its_checkpoint(count
     assert newest(tmp_path / "run") == 6
 
 
+WORLD = """
+name: meadow
+num_agents: 2
+horizon: 10
+map: |
+  #####
+  #...#
+  #...#
+  #####
+kinds:
+  Empty: {glyph: ".", color: [0, 0, 0], becomes: {Berry: 0.1}}
+  Wall: {glyph: "#", color: [88, 92, 108], value: -1, passable: false}
+  Berry: {glyph: "o", color: [214, 60, 90], value: 1}
+  Agent: {glyph: "A", color: [64, 120, 220], passable: false}
+"""
+
+
+def test_a_run_keeps_the_file_of_its_world(counter, tiny, tmp_path):
+    path, folder = tmp_path / "meadow.yaml", tmp_path / "run"
+    path.write_text(WORLD)
+    config = replace(tiny(epochs=2), env=str(path), world={})
+    run(config, folder)
+    assert run(replace(config, epochs=4), folder, resume=True).epoch == 4
+
+    # Edited after the start: the run goes on in the world it knows, and in no other.
+    path.write_text(WORLD.replace("value: 1}", "value: 5}"))
+    kept = read_config(folder)
+    assert Path(kept.env) == folder / "world.yaml"
+    assert (folder / "world.yaml").read_text() == WORLD
+    assert run(replace(kept, epochs=6), folder, resume=True).epoch == 6
+    with pytest.raises(ValueError, match="was trained with other settings \\(env\\)"):
+        run(replace(config, epochs=8), folder, resume=True)
+
+
 def test_a_half_written_checkpoint_is_ignored(counter, tiny, tmp_path):
     folder = tmp_path / "run"
     run(tiny(), folder)

@@ -1,7 +1,8 @@
 """One training run from folder to result: chunks of epochs, and host work between them.
 
 A run folder holds config.json, metrics.jsonl, eval.jsonl, agents.csv, turns.csv, timing.json and
-checkpoints/. Pictures and pages are written by hooks, which know more than training should.
+checkpoints/, and world.yaml if such a file describes its world. Pictures and pages are written by
+hooks, which know more than training should.
 """
 
 import json
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from worldloom.track.checkpoint import Checkpoints
 from worldloom.track.machine import machine, versions
-from worldloom.track.sinks import CsvTable, JsonLines, read_json_lines, write_json
+from worldloom.track.sinks import CsvTable, JsonLines, read_json_lines, write_json, write_text
 from worldloom.train.build import build_env
 from worldloom.train.config import CADENCE, TrainConfig, from_dict
 from worldloom.train.evaluate import Evaluation, Evaluator
@@ -29,6 +30,8 @@ from worldloom.train.trainers import Trainer, evaluation_agent, make_trainer
 
 # Evaluation draws from keys of its own: training is the same with it and without it.
 EVALUATION_KEY = 1_000_003
+# A run's own copy of the file that describes its world.
+WORLD_FILE = "world.yaml"
 
 
 class Hook:
@@ -94,19 +97,30 @@ def read_config(folder: Path) -> TrainConfig:
             f"{folder} is not a run folder: it has no config.json; name a folder under runs/"
         )
     try:
-        return from_dict(json.loads(path.read_text())["config"], str(path))
+        config = from_dict(json.loads(path.read_text())["config"], str(path))
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
             "name another folder"
         ) from error
+    # The file that it was started with may have been edited since, or moved.
+    own = Path(folder) / WORLD_FILE
+    return replace(config, env=str(own)) if own.is_file() else config
 
 
-def check_same(folder: Path, wanted: TrainConfig) -> None:
-    """Raises ValueError unless `wanted` goes on with the run: only its cadence may differ."""
+def _world_text(config: TrainConfig) -> str | None:
+    """What the file of the world says; None for a world with a name."""
+    is_file = config.env.lower().endswith((".yaml", ".yml")) and Path(config.env).is_file()
+    return Path(config.env).read_text(encoding="utf-8") if is_file else None
+
+
+def resumed(folder: Path, wanted: TrainConfig) -> TrainConfig:
+    """The settings to go on with: a ValueError unless only the cadence differs from the run's."""
     kept = read_config(folder)
+    if _world_text(wanted) is not None and _world_text(wanted) == _world_text(kept):
+        wanted = replace(wanted, env=kept.env)
     if wanted.fingerprint() == kept.fingerprint():
-        return
+        return wanted
     old, new = kept.to_dict(), wanted.to_dict()
     names = sorted((old.keys() | new.keys()) - set(CADENCE))
     differs = [name for name in names if old.get(name) != new.get(name)]
@@ -144,7 +158,7 @@ def run(
     """
     folder = Path(folder)
     if resume:
-        check_same(folder, config)
+        config = resumed(folder, config)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already exists and is not empty; choose another, or resume it")
     trainer = make_trainer(config)  # also checks the settings, before anything is written
@@ -154,6 +168,8 @@ def run(
         checkpoints = open_checkpoints(folder)
     else:
         folder.mkdir(parents=True, exist_ok=True)
+        if (world := _world_text(config)) is not None:
+            write_text(folder / WORLD_FILE, world)
         checkpoints = Checkpoints(folder / "checkpoints")
     try:
         if resume:
