@@ -93,3 +93,14 @@ def read_rows():
         return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def contents():
+    """contents(folder): every file in it, by name, with its bytes."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    return read

@@ -16,7 +16,7 @@ from worldloom.cli import main
 from worldloom.train.config import TrainConfig
 from worldloom.train.evaluate import Evaluation
 
-pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.xdist_group("runs")]
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 TINY = (
     "--world height=6 width=6 num_agents=2 horizon=10 spawn_prob=0.1 --num-worlds 2 "

@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -88,24 +87,9 @@ def _print_json(value: Any) -> None:
 
 
 def _world_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """name=value pairs as a dict; values are read as YAML."""
-    import yaml
+    from worldloom.track.arguments import name_values
 
-    options = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--world {pair}: write options as name=value, e.g. num_agents=3")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
-        if isinstance(value, str):
-            # YAML takes 1e-3 and nan for text.
-            with suppress(ValueError):
-                value = float(value)
-        options[name.replace("-", "_")] = value
-    return options
+    return name_values(pairs)
 
 
 # envs ------------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ from flax import struct
 
 from worldloom.track.checkpoint import Checkpoints
 
-pytestmark = pytest.mark.xdist_group("checkpoints")
-
 
 class State(struct.PyTreeNode):
     weights: dict

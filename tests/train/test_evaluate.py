@@ -11,7 +11,7 @@ from worldloom.algos import independent, registry
 from worldloom.train.build import build_loop
 from worldloom.train.evaluate import Evaluation, Evaluator
 
-pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.xdist_group("runs")]
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def test_mean_error_and_interval_are_those_of_the_scores():

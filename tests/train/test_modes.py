@@ -17,7 +17,7 @@ from worldloom.train.evaluate import Evaluator
 from worldloom.train.modes import JAX_MODES, make_driver
 from worldloom.train.online import Loop
 
-pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.xdist_group("modes")]
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def copy_of(run):
@@ -363,5 +363,5 @@ def test_torch_sequential_refuses_what_it_would_silently_ignore(tiny):
     }
     TorchTrainer(config)
     for name, wish in refused.items():
-        with pytest.raises(ValueError, match=f"needs .*{name}"):
+        with pytest.raises(ValueError, match=f"torch_sequential .*{name}"):
             TorchTrainer(wish)

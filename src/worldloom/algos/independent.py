@@ -18,6 +18,11 @@ from worldloom.core.types import Array, Batch, Key, PyTree
 LARGE_ACTIVATIONS = 2**18
 
 
+def is_large(agent: Agent) -> bool:
+    """Whether one agent's activations fill the caches by themselves."""
+    return getattr(agent, "activations", 0) > LARGE_ACTIVATIONS
+
+
 def init(agent: Agent, key: Key, spec: EnvSpec) -> PyTree:
     """Learners of `spec.num_agents` agents, stacked; each from a key of its own."""
     return jax.vmap(lambda k: agent.init(k, spec))(jax.random.split(key, spec.num_agents))
@@ -56,7 +61,7 @@ def parallel_train_agents(
     """
     inputs = (_stacked(learners), _stacked(batches), _stacked(keys))
     mask = jnp.ones(stack.size(inputs[0]), bool) if ready is None else jnp.asarray(ready)
-    if getattr(agent, "activations", 0) > LARGE_ACTIVATIONS:
+    if is_large(agent):
         return jax.lax.map(lambda x: _train_if(agent, *x), (mask, *inputs))
     new, metrics = jax.vmap(agent.update)(*inputs)
     if ready is None:

@@ -4,7 +4,6 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +24,7 @@ from worldloom.bench.parts import PARTS
 from worldloom.bench.record import Record
 from worldloom.bench.runs import compare_runs
 from worldloom.report.html import write_comparison
-from worldloom.track.arguments import parse
+from worldloom.track.arguments import name_values, parse
 from worldloom.track.console import table
 from worldloom.track.sinks import plain
 from worldloom.train.build import build_env
@@ -93,7 +92,7 @@ def base_config(args: Compare) -> TrainConfig:
     env = args.target[0]
     base = TrainConfig.original() if args.preset == "original" else TrainConfig()
     world = dict(base.world) if env == "treasurehunt" else {}
-    world |= _options(args.world)
+    world |= name_values(args.world)
     if "num_agents" in world:
         raise ValueError("--world num_agents=...: numbers of agents are given with --agents")
     if args.turn_order is not None:
@@ -102,26 +101,6 @@ def base_config(args: Compare) -> TrainConfig:
         world["turn_order"] = args.turn_order
     config = replace(base, env=env, world=world)
     return quick(config) if args.quick else config
-
-
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """name=value pairs as a dict; values are read as YAML, or as numbers it does not know."""
-    import yaml
-
-    options = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--world {pair}: write options as name=value, e.g. spawn_prob=0.02")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
-        if isinstance(value, str):
-            with suppress(ValueError):  # YAML takes 1e-3 for text
-                value = float(value)
-        options[name.replace("-", "_")] = value
-    return options
 
 
 def _measured(args: Compare, line: str, out: Path) -> int:

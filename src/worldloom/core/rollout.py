@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from worldloom.core import draws
+from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv, TurnBased
 from worldloom.core.types import Array, Key, PyTree, TimeStep, Turn
 
@@ -78,8 +78,12 @@ def play_turn(
 ) -> tuple[PyTree, Turn]:
     """One turn of every agent in a batched world, in the order the task prescribes.
 
-    `agents` is whatever `act` needs of each agent, stacked on a leading axis.
+    `agents` is whatever `act` needs of each agent, stacked on a leading axis. A list with one
+    entry for each agent unrolls the loop over them: longer to compile, but large parameters are
+    then not copied out of the stack in every turn.
     """
+    if isinstance(agents, list) and env.spec.turn_order != "interleaved":
+        agents = stack.stack(agents)
     keys, world_key = turn_keys(key, env.spec.num_agents)
     apply_key, end_key = draws.split(world_key)
     indices = jnp.arange(env.spec.num_agents)
@@ -89,7 +93,14 @@ def play_turn(
             i, agent, k = x
             return agent_turn(env, act, k, state, i, agent, params)
 
-        state, (frame, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
+        if isinstance(agents, list):
+            seen = []
+            for i, agent in enumerate(agents):
+                state, did = one(state, (jnp.int32(i), agent, keys[i]))
+                seen.append(did)
+            frame, action, paid = stack.stack(seen)
+        else:
+            state, (frame, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
         reward = paid.sum(axis=0).T
     else:
         choose_keys = jax.vmap(lambda k: draws.split(k)[0])(keys)

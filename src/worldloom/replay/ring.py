@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
+from worldloom.core.sums import SHORT, running_count, running_sum
 from worldloom.core.types import Array, Batch, Key, Transition
 
 
@@ -77,10 +78,11 @@ class Ring:
             raise ValueError(f"Ring: {count} rows do not fit a capacity of {self.capacity}")
         last = (ring.head - 1) % self.capacity
         opens = rows.first | ((ring.size == 0) & (jnp.arange(count) == 0)[:, None])
-        episode = ring.episode[last] + jnp.cumsum(opens, axis=0)
+        episode = ring.episode[last] + running_count(opens)
         # Place in the episode: rows since the last opening one, or on from the last row.
         at = jnp.arange(count)[:, None]
-        opened = jax.lax.cummax(jnp.where(opens, at, -1), axis=0)
+        earlier = jnp.arange(count) <= at  # (T, T): the second is not after the first
+        opened = jnp.where(opens & earlier[:, :, None], at, -1).max(axis=1)
         step = jnp.where(opened >= 0, at - opened, ring.step[last] + 1 + at)
         slots = (ring.head + jnp.arange(count)) % self.capacity
 
@@ -124,15 +126,17 @@ class Ring:
         Inverse of the cumulative counts: first over rows, then over the lanes of each row.
         """
         valid = self.valid(ring)
-        per_row = jnp.cumsum(valid.sum(axis=1))
+        per_row = running_sum(valid.sum(axis=1).astype(jnp.float32))
         u = draws.uniform(key, (2, batch_size))
-        nth = jnp.floor(u[0] * per_row[-1]).astype(jnp.int32)
-        slot = jnp.searchsorted(per_row, nth, side="right").clip(0, self.capacity - 1)
+        nth = jnp.floor(u[0] * per_row[-1])
+        method = "compare_all" if self.capacity <= SHORT else "scan"
+        slot = jnp.searchsorted(per_row, nth, side="right", method=method)
+        slot = slot.clip(0, self.capacity - 1)
         if self.lanes == 1:
             return slot, jnp.zeros_like(slot)
-        in_row = jnp.cumsum(valid[slot], axis=1)  # (B, lanes)
-        rank = jnp.floor(u[1] * in_row[:, -1]).astype(jnp.int32)
-        lane = (in_row <= rank[:, None]).sum(axis=1).clip(0, self.lanes - 1)
+        in_row = running_count(valid[slot].T)  # (lanes, B)
+        rank = jnp.floor(u[1] * in_row[-1]).astype(jnp.int32)
+        lane = (in_row <= rank).sum(axis=0).clip(0, self.lanes - 1)
         return slot, lane
 
     def windows(self, ring: RingState, slot: Array, lane: Array) -> Batch:

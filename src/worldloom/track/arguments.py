@@ -26,6 +26,26 @@ def parse(kind: Any, argv: Sequence[str], prog: str, description: str) -> Any:
     raise ValueError(one_line(complaint.getvalue()))
 
 
+def name_values(pairs: Sequence[str]) -> dict[str, Any]:
+    """name=value pairs as a dict; values are read as YAML, or as numbers it does not know."""
+    import yaml
+
+    options = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--world {pair}: write options as name=value, e.g. num_agents=3")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):  # YAML takes 1e-3 and nan for text
+                value = float(value)
+        options[name.replace("-", "_")] = value
+    return options
+
+
 def one_line(complaint: str) -> str:
     """The heart of tyro's framed complaint: what is wrong, and the nearest right name."""
     # A frame of lines, with the title in it, or of dashes, with the title above the first rule.

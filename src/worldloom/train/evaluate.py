@@ -69,18 +69,18 @@ class Evaluator:
             raise ValueError(f"{self.env.spec.name} has no end; wrap it in time_limit")
         return run_episode_batch(env, act, key, agents, params, turns, watch)
 
-    def _play_many(self, agents: PyTree, key: Key):
-        _, turns, _ = self._episodes(agents, key, 0.0, self.episodes, lambda state: ())
+    def _play_many(self, agents: PyTree, key: Key, explore: float):
+        _, turns, _ = self._episodes(agents, key, explore, self.episodes, lambda state: ())
         return (turns.reward * alive(turns.terminated)[:, None, :]).sum(axis=0).T
 
     def _play_one(self, agents: PyTree, key: Key, explore: float):
         last, turns, before = self._episodes(agents, key, explore, 1, base_state)
         return before, base_state(last), turns.reward * alive(turns.terminated)[:, None, :]
 
-    def __call__(self, agents: PyTree, key: Key) -> Evaluation:
-        """Scores of `episodes` fresh worlds for stacked agents."""
+    def __call__(self, agents: PyTree, key: Key, explore: float = 0.0) -> Evaluation:
+        """Scores of `episodes` fresh worlds for stacked agents; explore=1 is random play."""
         start = time.perf_counter()
-        per_agent = np.asarray(self._scores(agents, key))
+        per_agent = np.asarray(self._scores(agents, key, explore))
         return Evaluation(per_agent.sum(axis=1), per_agent, time.perf_counter() - start)
 
     def film(

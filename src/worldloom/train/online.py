@@ -19,6 +19,7 @@ from worldloom.algos.metrics import LearnMetrics
 from worldloom.core import draws, stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turn, play_turns
+from worldloom.core.sums import running_count
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree, RunState, Transition, Turn
 from worldloom.nn.values import blank_observation
@@ -178,6 +179,8 @@ class Loop:
         """All turns of an epoch in one scan."""
         act = self.act(self.epsilon_at(run.epoch))
         agents = run.learner.params
+        if independent.is_large(self.agent):
+            agents = stack.unstack(agents)
         worlds, turns, _ = play_turns(self.worlds, act, keys, run.worlds, agents, self.params)
         return run.replace(worlds=worlds), turns
 
@@ -202,8 +205,7 @@ def agent_keys(key: Key, num_agents: int) -> tuple[Key, Key]:
 
 def alive(terminated: Array) -> Array:
     """(T, W): the world had not ended before this turn."""
-    ended = jnp.cumsum(terminated, axis=0) - terminated
-    return ended == 0
+    return running_count(terminated) == terminated
 
 
 def memory_rows(

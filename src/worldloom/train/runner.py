@@ -180,7 +180,7 @@ def run(
                     "behind it, ask for more"
                 )
             _set_clock(this)
-        write_json(folder / "config.json", _header(config, command))
+        write_json(folder / "config.json", _header(this, command))
         with _sinks(folder, trainer.epoch) as sinks, _stop_on_signal() as stop:
             for hook in hooks:
                 hook.on_start(this)
@@ -207,12 +207,15 @@ def _set_clock(this: Run) -> None:
             this.eval_seconds += row["eval_seconds"]
 
 
-def _header(config: TrainConfig, command: str) -> dict[str, Any]:
+def _header(this: Run, command: str) -> dict[str, Any]:
+    config = this.config
+    random = this.evaluator(this.trainer.agents(), jax.random.key(EVALUATION_KEY), explore=1.0)
     return {
         "worldloom": versions()["worldloom"],
         "command": command,
         "config": config.to_dict(),
         "hash": config.fingerprint(),
+        "reference_scores": {"random play": random.mean},
         "versions": versions(),
         "machine": machine(),
     }

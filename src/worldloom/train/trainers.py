@@ -126,12 +126,16 @@ def torch_settings(config: TrainConfig) -> Any:
 
     env = build_env(config)
     check_memory(config, env)
+    if env.spec.turn_order != "interleaved":
+        raise ValueError(
+            "torch_sequential lets agents act one after the other; "
+            f"turn_order={env.spec.turn_order!r} needs a jax mode"
+        )
     world, iqn = env.base, config.iqn
     height, width = world.shape
     value = {kind.name: kind.value for kind in world.kinds}
     # Where the baseline has no choice, another wish must not be passed over in silence.
     fixed = {
-        "turn_order=interleaved": world.turn_order == "interleaved",
         "view=onehot": world.view == "onehot",
         "a radius": world.radius is not None,
         "legacy=true for the world": bool(config.world.get("legacy")) or "Bone" in value,
