@@ -52,7 +52,7 @@ def task(tiny):
     """
     config = tiny(
         {"horizon": TURNS, "radius": 1, "num_frames": 2},
-        {"hidden": 32, "batch_size": 104, "gamma": 0.2, "learning_rate": 1e-2},
+        {"hidden": 32, "batch_size": 104, "gamma": 0.2, "learning_rate": 5e-3},
         num_worlds=2, memory_rows=153, updates_per_epoch=20, epsilon=0.8, epsilon_decay=0.1,
         epsilon_min=0.6,
     )  # fmt: skip
