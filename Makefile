@@ -39,7 +39,7 @@ lint: $(DEV) ## style, types and import contracts only
 docs: $(DEV) ## build the documentation in site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(DEV) ## measure everything again and write benchmarks/results/ (half an hour or more)
+bench: $(DEV) ## measure everything again and write benchmarks/results/ (a quarter of an hour or more)
 	$(BIN)/worldloom bench grid $(BENCH_ARGS)
 
 figures: $(DEV) ## write measured figures into the README and the documentation

@@ -23,6 +23,7 @@ def test_figures_stand_between_the_markers_and_nothing_else_changes():
     assert filled.startswith("before\n<!-- figures:grid -->\n| figure")
     assert filled.endswith("<!-- /figures:grid -->\nafter\n")
     assert "| `time_to_500` | 123 |" in filled
+    assert "| `world_steps_per_second` | 1,230 |" in filled
     assert "| `time_to_500_tuned` | not measured |" in filled
     assert "stale row" not in filled
     assert figures.fill(filled, "grid", RESULT) == filled

@@ -18,12 +18,17 @@ MEANING = {
 }
 
 
+def three_figures(value: float) -> str:
+    """1475.04 as 1,480."""
+    return f"{float(f'{value:.3g}'):,g}"
+
+
 def markdown(suite: str, result: dict[str, Any]) -> str:
     """The ratios of a result as a Markdown table, with machine and versions under it."""
     rows = ["| figure | measured | what it is |", "|---|---|---|"]
     for name, meaning in MEANING[suite].items():
         value = result["ratios"].get(name)
-        shown = "not measured" if value is None else f"{value:,.3g}"
+        shown = "not measured" if value is None else three_figures(value)
         rows.append(f"| `{name}` | {shown} | {meaning} |")
     machine, versions = result["machine"], result["versions"]
     rows += [
@@ -52,7 +57,7 @@ def chart(suite: str, result: dict[str, Any]) -> str:
         axis_label="times as fast",
         log=True,
         baseline=1.0,
-        show=lambda x: f"{x:,.3g}x",
+        show=lambda x: f"{three_figures(x)}x",
         width=560,
     )
 
