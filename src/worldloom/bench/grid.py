@@ -118,7 +118,7 @@ class BenchGrid:
 
 def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom bench grid`; 0, or 1 if a section failed."""
-    about = "Measure treasure hunt against the original and write JSON; a quarter of an hour or more."
+    about = "Measure treasure hunt against the original and write JSON; 15 minutes or more."
     args = parse(BenchGrid, argv, "worldloom bench grid", about)
     for name in args.only:
         if name not in SECTIONS:
