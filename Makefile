@@ -28,7 +28,7 @@ demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
 setup: $(DEV) ## set up everything for development, PyTorch included where it can be had
 
 test: lint ## set up and run every check and test; PYTEST_ARGS chooses tests
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DEV) ## style, types and import contracts only
 	$(BIN)/ruff check $(CODE)

@@ -242,14 +242,14 @@ def test_epochs_per_second_compares_the_fused_mode_with_the_untuned_baseline(mon
 
 
 def test_both_sides_of_random_play_see_the_same_kind_of_world(compiled_once):
-    """The sums of an episode's observations and rewards are the same on average."""
+    """The sums of an episode's actions and rewards are the same on average."""
     env = registry.make("treasurehunt")
     play, _ = compiled(partial(throughput.random_play, env, 4), jax.random.key(0))
     sums = [play(key) for key in jax.random.split(jax.random.key(0), 50)]
-    seen, paid = np.mean(np.array(sums, float), axis=0) / 4
+    chosen, paid = np.mean(np.array(sums, float), axis=0) / 4
     objects = ObjectTreasureHunt(legacy=False, tuned=True, rng=np.random.default_rng(0))
-    seen_there, paid_there = np.array(throughput.object_play(objects, 20, 50)) / 20
-    assert seen == pytest.approx(seen_there, rel=0.02)
+    chosen_there, paid_there = np.array(throughput.object_play(objects, 20, 50)) / 20
+    assert chosen == pytest.approx(chosen_there, rel=0.02)
     assert paid == pytest.approx(paid_there, rel=0.1)
 
 
@@ -271,7 +271,9 @@ def test_quick_mode_measures_worlds_for_real_and_writes_json_and_a_page(
     assert result["ratios"]["world_steps_per_second"] > 0
     assert result["ratios"]["time_to_500"] is None
     raw = result["raw"]["world_steps_per_second"]
-    assert raw["steps_in_a_block"] == {"compiled": 4 * 5 * 50, "objects": 5 * 50}
+    played = 4 * 5 * 50
+    steps = {"compiled": played, "compiled_on_one_device": played, "objects": 5 * 50}
+    assert raw["steps_in_a_block"] == steps
     assert len(raw["seconds"]["objects"]["samples"]) == 2
     assert "world steps per second" in out.with_suffix(".html").read_text()
 
@@ -279,7 +281,7 @@ def test_quick_mode_measures_worlds_for_real_and_writes_json_and_a_page(
 def test_a_section_that_fails_is_recorded_and_the_others_go_on(shared_cache, tmp_path, monkeypatch):
     states = []
 
-    def fail(sizes, raw):
+    def fail(sizes, cache, raw):
         raw["begun"] = True
         raise MemoryError("too many worlds")
 

@@ -41,8 +41,8 @@ def world(
     if items not in ("gems", "mixed"):
         raise ValueError(f"treasurehunt: items={items!r}; use 'gems' or 'mixed'")
     gems = items == "gems"
-    height = height or (10 if gems else 21)
-    width = width or (10 if gems else 21)
+    side = 10 if gems else 21
+    height, width = side if height is None else height, side if width is None else width
     num_agents = (5 if gems else 2) if num_agents is None else num_agents
     spawn = (0.02 if gems else 0.005) if spawn_prob is None else spawn_prob
     if not 0 <= spawn <= 1:
@@ -85,5 +85,5 @@ def make(
     **rules,
 ) -> PureEnv:
     """Treasure hunt with frame stacks that start from zeros and a truncation at `horizon`."""
-    turns = horizon or (50 if items == "gems" else 100)
+    turns = (50 if items == "gems" else 100) if horizon is None else horizon
     return time_limit(frame_stack(world(items=items, **rules), num_frames), turns)
