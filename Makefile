@@ -13,6 +13,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Stamps: what they stand for is done again only when pyproject.toml has changed.
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+# The PyTorch that pyproject.toml pins. On Linux by the label of builds without CUDA, which are a
+# tenth of the download: where there is none, pip says so at once and fetches nothing.
+TORCH := $(shell sed -n 's/^torch = \["\(torch==[^"]*\)"\].*/\1/p' pyproject.toml)
+ifeq ($(shell uname -s),Linux)
+TORCH := $(TORCH)+cpu
+endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -63,8 +69,8 @@ $(CORE): pyproject.toml | $(BIN)/python
 
 $(DEV): pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[dev]'
-	@$(PIP) --editable '.[torch]' \
-	  || echo 'note: PyTorch could not be installed; whatever needs it is skipped'
+	@$(PIP) '$(TORCH)' 2>/dev/null \
+	  || echo 'note: no $(TORCH) for this Python; what needs PyTorch is skipped (or TORCH=...)'
 	@touch $@
 
 $(PEERS)/.stamp: pyproject.toml benchmarks/peers.txt

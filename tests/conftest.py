@@ -18,8 +18,20 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
 TINY_WORLD = {"height": 6, "width": 6, "num_agents": 2, "horizon": 10, "spawn_prob": 0.1}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def program_folder(tmp_path_factory):
+    """Where this session and the processes it starts keep compiled programs: not the user's."""
+    temporary = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        temporary = temporary.parent  # one for all workers
+    folder = os.environ.get("WORLDLOOM_TEST_CACHE") or str(temporary / "xla")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLDLOOM_CACHE", folder)
+        yield folder
+
+
 @pytest.fixture(scope="session")
-def compiled_once(tmp_path_factory):
+def compiled_once(program_folder):
     """One compilation cache for this session and the processes it starts.
 
     Most of what these tests would wait for is XLA compiling the same small program again.
@@ -27,22 +39,16 @@ def compiled_once(tmp_path_factory):
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    temporary = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        temporary = temporary.parent  # one for all workers
-    folder = os.environ.get("WORLDLOOM_TEST_CACHE") or str(temporary / "xla")
     settings = {
-        "jax_compilation_cache_dir": folder,
+        "jax_compilation_cache_dir": program_folder,
         "jax_persistent_cache_min_compile_time_secs": 0.1,
     }
     before = {name: getattr(jax.config, name) for name in settings}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORLDLOOM_CACHE", folder)
-        _configure(settings)
-        compilation_cache.reset_cache()  # it remembers the folder it started with
-        yield folder
-        _configure(before)
-        compilation_cache.reset_cache()
+    _configure(settings)
+    compilation_cache.reset_cache()  # it remembers the folder it started with
+    yield program_folder
+    _configure(before)
+    compilation_cache.reset_cache()
 
 
 def _configure(settings):

@@ -25,13 +25,15 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    names = {}
+    names, ran = {}, []
     for language, code in blocks(page):
         if language == "yaml":
             # A file: its name is the comment in its first line.
             (tmp_path / code.splitlines()[0].removeprefix("# ")).write_text(code)
         else:
             exec(compile(code, page.name, "exec"), names)
+        ran.append(code)
+    assert ran == [code for _, code in blocks(page)]
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worldloom.core.protocols import PureEnv
+    from worldloom.train.arc import ArcRun, LoadedArcRun
+    from worldloom.train.arc_evaluate import ArcEvaluation
     from worldloom.train.evaluate import Evaluation
     from worldloom.train.load import LoadedRun
     from worldloom.train.runner import Run
@@ -38,12 +40,17 @@ def train(
     out: str | Path | None = None,
     report: bool = True,
     **settings: Any,
-) -> "Run":
+) -> "Run | ArcRun":
     """Trains and writes a run folder: ``train("treasurehunt", epochs=100, seed=1)``.
 
-    `settings` are those of `worldloom.train.config.TrainConfig`; `out` is the run's folder, by
-    default a new one under runs/.
+    `settings` are those of `worldloom.train.config.TrainConfig`, or for "arc" those of
+    `worldloom.train.arc_config.ArcTrainConfig`; `out` is the run's folder, by default a new one
+    under runs/.
     """
+    if env == "arc":
+        from worldloom.report.arc_runs import train_arc
+
+        return train_arc(settings | ({"world": world} if world else {}), out, report)
     from worldloom.report.hooks import Pictures
     from worldloom.train import runner
     from worldloom.train.config import TrainConfig
@@ -53,13 +60,26 @@ def train(
     return runner.run(config, folder, hooks=[Pictures()] if report else [])
 
 
-def load(folder: str | Path) -> "LoadedRun":
+def load(folder: str | Path) -> "LoadedRun | LoadedArcRun":
     """The trained agents of a run: ``load("runs/X").act(obs)``."""
+    from worldloom.train.driver import env_of
+
+    folder = Path(folder)
+    if env_of(folder) == "arc":
+        from worldloom.train import arc
+
+        return arc.load_run(folder)
     from worldloom.train.load import load_run
 
-    return load_run(Path(folder))
+    return load_run(folder)
 
 
-def evaluate(folder: str | Path, episodes: int = 200, seed: int = 0) -> "Evaluation":
-    """Greedy scores of a run's newest checkpoint in fresh worlds."""
-    return load(folder).evaluate(episodes, seed)
+def evaluate(
+    folder: str | Path, episodes: int | None = None, seed: int = 0
+) -> "Evaluation | ArcEvaluation":
+    """Greedy scores of a run's newest checkpoint in fresh worlds, by default 200 of them.
+
+    On ARC every pair is played, and `episodes` are the sampled attempts at each.
+    """
+    run = load(folder)
+    return run.evaluate(seed=seed) if episodes is None else run.evaluate(episodes, seed)

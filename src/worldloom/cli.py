@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "run execution modes on equal work and time them",
     "bench": "measure a suite against its peers and write JSON",
     "report": "write the page of a run, comparison or benchmark",
+    "arc": "list, draw and play the tasks of the ARC suite",
     "doctor": "show versions, devices and caches, and check that they work",
 }
 
@@ -70,6 +71,7 @@ def _help() -> str:
             "First steps:",
             "  worldloom train treasurehunt          train, and write runs/.../report.html",
             "  worldloom compare treasurehunt        see the execution modes side by side",
+            "  worldloom train arc                   learn to solve grid puzzles",
         ]
     )
 
@@ -103,12 +105,12 @@ def _envs(argv: list[str]) -> int:
 
     args = _parse(Envs, argv, "envs")
     from worldloom.envs import registry
-    from worldloom.envs.grid.world import describe
+    from worldloom.envs.grid.world import GridWorld, describe
 
     rows = []
     for name, text in registry.names().items():
         env = registry.make(name)
-        facts = describe(env.base)
+        facts = describe(env.base) if isinstance(env.base, GridWorld) else env.base.describe()
         rows.append(facts | {"horizon": env.spec.horizon, "description": text})
     if args.json:
         _print_json(rows)
@@ -132,6 +134,10 @@ def _envs(argv: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     import tyro
 
+    if _is_about_arc(argv, _value_of("--resume", argv)):
+        from worldloom.report.arc_runs import train_command
+
+        return train_command(argv)
     from worldloom.track.machine import use_compilation_cache
     from worldloom.train.config import Settings, TrainConfig
 
@@ -190,6 +196,15 @@ def _starting_point(argv: list[str]) -> "TrainConfig":
             raise ValueError("--preset starts a new run; leave it out to go on with --resume")
         return read_config(Path(resume))
     return TrainConfig.original() if preset == "original" else TrainConfig()
+
+
+def _is_about_arc(argv: list[str], run: str | None) -> bool:
+    """Whether the world is named arc, or the run folder holds a run on it."""
+    if run is None:
+        return "arc" in argv and _value_of("--out", argv) != "arc"
+    from worldloom.train.driver import env_of
+
+    return env_of(Path(run)) == "arc"
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
@@ -315,6 +330,11 @@ def _eval(argv: list[str]) -> int:
         """Options of the world, as name=value (with --human)."""
         json: bool = False
 
+    folder = next((arg for arg in argv if (Path(arg) / "config.json").is_file()), None)
+    if folder is not None and _is_about_arc(argv, folder):
+        from worldloom.report.arc_runs import eval_command
+
+        return eval_command(argv)
     args = _parse(Eval, argv, "eval")
     from worldloom.track.machine import use_compilation_cache
 
@@ -398,6 +418,15 @@ def _report(argv: list[str]) -> int:
     else:
         print(f"written to {page}")
     return 0
+
+
+# arc -------------------------------------------------------------------------------------------
+
+
+def _arc(argv: list[str]) -> int:
+    from worldloom.report.arc_command import command
+
+    return command(argv)
 
 
 # doctor ----------------------------------------------------------------------------------------

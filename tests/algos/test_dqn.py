@@ -48,6 +48,14 @@ def aims(online, target, batch: Batch) -> np.ndarray:
     return batch.reward + batch.discount * values(target, batch.next_obs)[range(BATCH), best]
 
 
+def test_a_row_of_weight_zero_adds_nothing_and_the_mean_is_over_all():
+    batch, (online, target) = random_batch(), two_learners()
+    half = (np.arange(BATCH) < BATCH // 2).astype(np.float32)
+    parts = [loss(online, target, batch.replace(weight=w))[0] for w in (half, 1 - half)]
+    assert min(parts) > 0
+    np.testing.assert_allclose(sum(parts), loss(online, target, batch)[0], rtol=1e-5)
+
+
 def test_the_loss_is_huber_of_the_double_q_error():
     batch, (online, target) = random_batch(), two_learners()
     now = values(online, batch.obs)[range(BATCH), batch.action]

@@ -115,7 +115,7 @@ def test_what_minimises_the_loss_are_the_quantiles_of_the_targets(law):
 def test_the_original_averages_where_the_paper_sums(learner, other):
     batch = make_batch()
     agents = [make_agent(legacy=legacy) for legacy in (True, False)]
-    taus, noises = agents[0].draw(jax.random.key(2))
+    taus, noises = agents[0].draw(jax.random.key(2), ROWS)
     legacy, paper = (a.loss(learner.params, other, batch, taus, noises)[0] for a in agents)
     np.testing.assert_allclose(paper, CONFIG.num_quantiles * legacy, rtol=1e-6)
 
@@ -125,7 +125,7 @@ def test_the_original_averages_where_the_paper_sums(learner, other):
 
 def test_online_chooses_the_next_action_and_the_target_values_it(agent, learner, other):
     batch = make_batch()
-    taus, noises = agent.draw(jax.random.key(2))
+    taus, noises = agent.draw(jax.random.key(2), ROWS)
 
     def quantiles(params, obs, name):
         flat = obs.reshape(ROWS, -1)
@@ -148,7 +148,7 @@ def test_online_chooses_the_next_action_and_the_target_values_it(agent, learner,
 def test_an_ended_episode_takes_nothing_from_the_next_observation(agent, learner, other):
     batch = make_batch()
     ended = batch.replace(discount=jnp.zeros(ROWS))
-    taus, noises = agent.draw(jax.random.key(2))
+    taus, noises = agent.draw(jax.random.key(2), ROWS)
     loss = jax.jit(lambda b: agent.loss(learner.params, other, b, taus, noises)[0])
     elsewhere = make_batch(seed=9).next_obs
     assert loss(ended) == loss(ended.replace(next_obs=elsewhere))
@@ -183,13 +183,23 @@ def test_a_learner_starts_with_an_equal_target_in_buffers_of_its_own(learner):
     assert len(set(pointers)) == len(pointers), "so that all of it can be donated"
 
 
+def test_a_row_of_weight_zero_adds_nothing_and_the_mean_is_over_all(agent, learner, other):
+    taus, noises = agent.draw(jax.random.key(2), ROWS)
+    loss = jax.jit(lambda batch: agent.loss(learner.params, other, batch, taus, noises)[0])
+    batch, alone = make_batch(), np.eye(ROWS, dtype=np.float32)
+    each = [loss(batch.replace(weight=one)) for one in alone]
+    assert min(each) > 0
+    np.testing.assert_allclose(sum(each), loss(batch), rtol=1e-5)
+    np.testing.assert_allclose(loss(batch.replace(weight=1 - alone[0])), sum(each[1:]), rtol=1e-5)
+
+
 # Draws -------------------------------------------------------------------------------------------
 
 
 def test_shared_levels_have_one_in_each_stratum_and_passes_differ(agent):
     n = CONFIG.num_quantiles
     for seed in range(20):
-        taus, noises = agent.draw(jax.random.key(seed))
+        taus, noises = agent.draw(jax.random.key(seed), ROWS)
         assert set(taus) == set(noises) == set(PASSES)
         assert noises == dict.fromkeys(PASSES)
         for levels in taus.values():
@@ -199,17 +209,24 @@ def test_shared_levels_have_one_in_each_stratum_and_passes_differ(agent):
 
 
 def test_own_levels_are_uniform_and_differ_between_rows_and_passes():
-    agent = make_agent(levels="own", batch_size=400, num_quantiles=25)
-    taus, _ = agent.draw(jax.random.key(1))
+    agent = make_agent(levels="own", num_quantiles=25)
+    taus, _ = agent.draw(jax.random.key(1), 400)
     values = np.concatenate([np.ravel(levels) for levels in taus.values()])
     assert values.shape == (3 * 400 * 25,)
     assert stats.kstest(values, "uniform").pvalue > 1e-3
     assert len(np.unique(values)) > 0.99 * len(values)
 
 
+def test_own_levels_are_as_many_as_the_batch_has_rows(learner):
+    agent = make_agent(levels="own", batch_size=2 * ROWS)
+    _, metrics = jax.jit(agent.update)(learner, make_batch(), jax.random.key(3))
+    assert np.isfinite(metrics.loss)
+    assert {levels.shape[0] for levels in agent.draw(jax.random.key(3), ROWS)[0].values()} == {ROWS}
+
+
 def test_every_pass_has_noise_of_its_own():
     agent = make_agent(noisy=True)
-    _, noises = jax.jit(agent.draw)(jax.random.key(1))
+    _, noises = agent.draw(jax.random.key(1), ROWS)
     firsts = {float(noises[name]["ff_1"][0][0, 0]) for name in PASSES}
     assert len(firsts) == len(PASSES)
 

@@ -52,6 +52,18 @@ def test_an_update_moves_each_value_to_the_mean_of_what_the_batch_says(seed):
     assert learner.updates == 1
 
 
+def test_a_row_of_weight_zero_moves_nothing():
+    state = np.arange(BATCH) % 8
+    batch = Batch(
+        frames(state), np.zeros(BATCH, np.int32), np.ones(BATCH, np.float32),
+        np.zeros(BATCH, np.float32), frames(state), weight=(state == 3).astype(np.float32),
+    )  # fmt: skip
+    learner = QLearner(jnp.zeros((SIZE, ACTIONS)), jnp.int32(0))
+    table = np.asarray(update(learner, batch, jax.random.key(0))[0].params)
+    moved = rows_of(frames(np.array([3])))
+    np.testing.assert_array_equal(np.flatnonzero(table.any(axis=1)), moved)
+
+
 def test_the_values_of_an_observation_are_its_rows():
     table = jnp.asarray(np.random.default_rng(0).normal(size=(SIZE, ACTIONS)), jnp.float32)
     obs = frames(np.arange(8))

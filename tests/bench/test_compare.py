@@ -81,7 +81,8 @@ def test_work_that_differs_is_refused_and_named(changes, named):
     ],
 )
 def test_mode_seed_cadence_and_defaults_written_out_are_the_same_work(changes):
-    work.same_work({"first": TrainConfig(), "second": TrainConfig(**changes)})
+    assert work.differences(TrainConfig(), TrainConfig(**changes)) == []
+    work.same_work({"first": TrainConfig(), "second": TrainConfig(**changes)})  # does not raise
 
 
 def test_the_baseline_alternates_whatever_its_settings_say():

@@ -1,4 +1,4 @@
-"""What every registered world keeps to, in both turn orders.
+"""What every gridworld keeps to, in both turn orders.
 
 Each world is compiled twice: once for whole episodes of several worlds (jit, vmap and scan at
 once), once for a single step beside the pieces that it is composed of.
@@ -22,7 +22,9 @@ NUM_WORLDS, HORIZON, STEPS, FRAMES = 4, 5, 7, 3
 @pytest.fixture(
     scope="module",
     params=[
-        (name, order) for name in registry.names() for order in ("interleaved", "simultaneous")
+        (name, order)
+        for name in registry.names("grid")
+        for order in ("interleaved", "simultaneous")
     ],
     ids="-".join,
 )

@@ -222,8 +222,31 @@ def test_an_episode_batch_is_a_reset_and_its_turns(interleaved):
     assert whole[1].truncated[-1].all()
 
 
-def test_a_turn_needs_a_turn_based_world(counter):
-    worlds = batch(counter(), 2)
-    state, _ = worlds.reset(KEY, jnp.float32(1))
+def test_a_turn_needs_a_world_whose_turns_can_be_taken_apart(bell):
+    worlds = batch(autoreset(frame_stack(bell(), FRAMES)), 2)
+    state, _ = worlds.reset(KEY, ())
     with pytest.raises(TypeError, match="no turns that can be taken apart"):
-        play_turn(worlds, act_by_number, KEY, state, jnp.zeros(1), jnp.float32(1))
+        play_turn(worlds, act_by_number, KEY, state, jnp.zeros(AGENTS), ())
+
+
+def test_a_turn_needs_a_world_that_says_in_which_order_its_agents_act(bell):
+    worlds = batch(frame_stack(bell(turn_order=None), FRAMES), 2)
+    state, _ = worlds.reset(KEY, ())
+    with pytest.raises(ValueError, match="bell: turn_order=None, so it has no turns to play"):
+        play_turn(worlds, act_by_number, KEY, state, jnp.zeros(AGENTS), ())
+
+
+@pytest.mark.parametrize("order", ["interleaved", "simultaneous"])
+def test_a_turn_needs_a_world_of_frame_stacks(bell, order):
+    worlds = batch(bell(AGENTS, order), 2)
+    state, _ = worlds.reset(KEY, ())
+    complaint = (
+        r"bell: an observation of \(3,\) is no stack of num_frames=1; wrap .* in frame_stack"
+    )
+    with pytest.raises(ValueError, match=complaint):
+        play_turn(worlds, act_by_number, KEY, state, jnp.zeros(AGENTS), ())
+
+
+def test_an_unknown_order_of_turns_is_refused(bell):
+    with pytest.raises(ValueError, match="bell: turn_order='at once'; use 'interleaved' or"):
+        _ = bell(turn_order="at once").spec

@@ -13,6 +13,7 @@ SPACES = [
     Box(-2.0, 3.0, (2, 5)),
     Box(0, 2, (4,), "uint8"),
     Box(-3, 3, (), "int8"),
+    Box(0, 1, (3,), "bool"),
     Dict((("where", Box(0.0, 1.0, (2,))), ("what", Discrete(3)))),
     Dict((("outer", Dict((("inner", Discrete(2)),))),)),
 ]
@@ -34,7 +35,7 @@ def test_a_space_contains_its_own_samples_inside_jit(space):
 
 def test_samples_have_the_declared_shape_and_type():
     key = jax.random.key(1)
-    for space in SPACES[:5]:
+    for space in SPACES[:6]:
         sample = space.sample(key)
         assert sample.shape == space.shape
         assert sample.dtype == space.dtype
@@ -71,6 +72,8 @@ def test_a_wrong_shape_or_kind_of_number_is_not_contained():
     assert not Box(0.0, 1.0, (2,)).contains(jnp.zeros(3))
     assert not Box(0, 3, (), "uint8").contains(jnp.float32(1.5))
     assert not Box(0.0, 1.0, ()).contains(jnp.asarray(True))
+    assert not Box(0, 1, (), "bool").contains(jnp.int32(1))
+    assert not Box(0, 1, (), "int8").contains(jnp.asarray(True))
 
 
 def test_narrow_integers_are_compared_without_overflow():

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import (
+    TimeLimitState,
     as_pure,
     autoreset,
     base_state,
@@ -76,6 +78,15 @@ def test_base_state_digs_through_all_transforms(bell):
     state, _ = jax.jit(env.reset)(KEY, ())
     assert type(base_state(state)).__name__ == "BellState"
     assert env.base == bell()
+
+
+def test_base_state_leaves_a_world_its_own_inner(counter):
+    class Nested(struct.PyTreeNode):
+        inner: jax.Array
+
+    own = Nested(jnp.int32(3))
+    assert base_state(own) is own
+    assert base_state(TimeLimitState(own, jnp.int32(0))) is own
 
 
 # time_limit --------------------------------------------------------------------------------------

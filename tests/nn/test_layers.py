@@ -94,6 +94,12 @@ def test_a_layer_without_sigma_has_no_parameters_for_it():
     np.testing.assert_array_equal(silent.apply(variables, x), silent.apply({"params": means}, x))
 
 
+def test_noise_for_a_layer_that_carries_none_is_refused():
+    silent, x = NoisyLinear(4, sigma=None), jnp.ones((1, 3))
+    with pytest.raises(ValueError, match="sigma=None makes a layer that carries no noise"):
+        silent.init(KEY, x, layer_noise(KEY, 3, 4))
+
+
 def test_layer_noise_is_standard_normal_with_a_draw_for_every_parameter():
     weight, bias = layer_noise(KEY, 300, 200)
     assert weight.shape == (300, 200)

@@ -12,7 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the torch extra")
 
-from worldloom.algos.iqn import IQN, PASSES, IQNConfig, IQNLearner, quantile_huber  # noqa: E402
+from worldloom.algos.iqn import IQN, PASSES, IQNConfig, quantile_huber  # noqa: E402
+from worldloom.algos.targets import TargetLearner  # noqa: E402
 from worldloom.core.types import Batch  # noqa: E402
 from worldloom.nn.iqn import IQNJAX  # noqa: E402
 from worldloom.reference import torch_iqn  # noqa: E402
@@ -213,15 +214,18 @@ def test_the_quantile_huber_loss_agrees(legacy):
 
 @SIZES
 @LEGACY
-def test_loss_and_gradients_agree(size, legacy):
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+def test_loss_and_gradients_agree(size, legacy, masked):
     local, target = make_network(size, 0), make_network(size, 1)
-    batch = make_batch(size)
+    batch, valid = make_batch(size), np.arange(size["rows"]) % 3 > 0
+    mask = {"valid": torch.from_numpy(valid.astype(np.float32))} if masked else {}
     taus, noise = fixed_draws(size, local)
-    theirs = torch_iqn.iqn_loss(local, target, as_torch(batch), taus, noise, legacy)
+    theirs = torch_iqn.iqn_loss(local, target, as_torch(batch) | mask, taus, noise, legacy)
     theirs.backward()
     agent = make_agent(size, legacy=legacy)
+    weighted = as_jax(batch).replace(weight=jnp.float32(valid) if masked else None)
     (ours, q_mean), grads = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))(
-        to_flax(local), to_flax(target), as_jax(batch), *draws_as_jax(taus, noise)
+        to_flax(local), to_flax(target), weighted, *draws_as_jax(taus, noise)
     )
     assert abs(float(ours) - theirs.item()) < TOLERANCE
     assert worst(grads, gradients(local)) < TOLERANCE
@@ -232,7 +236,7 @@ def test_loss_and_gradients_agree(size, legacy):
 def test_no_gradient_reaches_the_target():
     local, target = to_flax(make_network(SMALL, 0)), to_flax(make_network(SMALL, 1))
     agent, batch = make_agent(SMALL), as_jax(make_batch(SMALL))
-    taus, noises = agent.draw(jax.random.key(0))
+    taus, noises = agent.draw(jax.random.key(0), SMALL["rows"])
     grads = jax.jit(jax.grad(lambda t: agent.loss(local, t, batch, taus, noises)[0]))(target)
     assert all((np.asarray(g) == 0).all() for g in jax.tree.leaves(grads))
 
@@ -258,13 +262,13 @@ def test_updates_agree(size, steps, legacy, max_grad_norm):
     )
     local, target = make_network(size, 0), make_network(size, 1)
     params = to_flax(local)
-    learner = IQNLearner(params, to_flax(target), agent.optimiser.init(params), jnp.int32(0))
+    learner = TargetLearner(params, to_flax(target), agent.optimiser.init(params), jnp.int32(0))
     optimizer = torch.optim.Adam(local.parameters(), lr=rate)
-    update, draw = jax.jit(agent.update), jax.jit(agent.draw)
+    update, draw = jax.jit(agent.update), jax.jit(agent.draw, static_argnums=1)
     for step, key in enumerate(jax.random.split(jax.random.key(0), steps)):
         batch = make_batch(size, seed=step)
         learner, metrics = update(learner, as_jax(batch), key)
-        taus, noise = draws_as_torch(*draw(key))
+        taus, noise = draws_as_torch(*draw(key, size["rows"]))
         optimizer.zero_grad()
         loss = torch_iqn.iqn_loss(local, target, as_torch(batch), taus, noise, legacy)
         loss.backward()

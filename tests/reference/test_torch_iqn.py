@@ -255,7 +255,7 @@ def test_the_stacked_state_ends_with_the_current_frame():
 
 def test_the_discount_is_gamma_cubed_on_one_step_rewards():
     agent = make_agent_with_memory()
-    batch = agent._sample()
+    batch = agent.sample()
     np.testing.assert_allclose(batch["discount"], 0.970299, rtol=1e-6)
     rewards = agent.memory.rewards
     assert all(reward in rewards for reward in batch["reward"].numpy())

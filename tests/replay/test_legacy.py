@@ -67,13 +67,13 @@ def test_contents_head_and_size_are_those_of_the_original(events):
 def test_windows_are_those_of_the_original_gaps_and_mixed_epochs_included(events):
     ours, theirs = play(events)
     starts = np.arange(RING.capacity - RING.num_frames)
-    batch, valid = windows(ours, starts)
+    batch = windows(ours, starts)
     expected = theirs.windows(starts)
     np.testing.assert_array_equal(batch.obs.reshape(len(starts), -1), expected.states)
     np.testing.assert_array_equal(batch.next_obs.reshape(len(starts), -1), expected.next_states)
     np.testing.assert_array_equal(batch.action, expected.actions)
     np.testing.assert_array_equal(batch.reward, expected.rewards)
-    np.testing.assert_array_equal(valid, expected.valid)
+    np.testing.assert_array_equal(batch.weight, expected.valid)
     np.testing.assert_allclose(batch.discount, 0.9**3 * (1.0 - expected.dones), rtol=1e-6)
 
 

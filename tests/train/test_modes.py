@@ -310,7 +310,7 @@ def baseline(tiny):
         {
             "hidden": 128, "num_quantiles": 8, "act_quantiles": 8, "batch_size": 90, "gamma": 0.3,
             "learning_rate": 0.02, "noisy": True, "legacy": True, "levels": "own",
-            "act_levels": "random",
+            "act_levels": "random", "max_grad_norm": 1.0, "sync_epochs": 200,
         },
         mode="torch_sequential", num_worlds=1, updates_per_epoch=1, memory_rows=1000,
         epsilon=1.0, epsilon_decay=0.0,
@@ -351,7 +351,8 @@ def test_torch_sequential_refuses_what_it_would_silently_ignore(tiny):
     pytest.importorskip("torch", reason="the PyTorch baseline needs torch")
     from worldloom.train.trainers import TorchTrainer
 
-    original = {"noisy": True, "legacy": True}
+    original = {"noisy": True, "legacy": True, "levels": "own", "act_levels": "random",
+                "max_grad_norm": 1.0, "sync_epochs": 200}  # fmt: skip
     config = tiny({"legacy": True}, original, mode="torch_sequential", num_worlds=1,
                   updates_per_epoch=1)  # fmt: skip
     refused = {
@@ -360,6 +361,10 @@ def test_torch_sequential_refuses_what_it_would_silently_ignore(tiny):
         "radius": replace(config, world=config.world | {"radius": None}),
         "legacy": replace(config, world=config.world | {"legacy": False}),
         "noisy": replace(config, iqn=replace(config.iqn, noisy=False)),
+        "iqn.levels": replace(config, iqn=replace(config.iqn, levels="shared")),
+        "act_levels": replace(config, iqn=replace(config.iqn, act_levels="midpoints")),
+        "max_grad_norm": replace(config, iqn=replace(config.iqn, max_grad_norm=10.0)),
+        "sync_epochs": replace(config, iqn=replace(config.iqn, sync_epochs=0)),
     }
     TorchTrainer(config)
     for name, wish in refused.items():

@@ -95,6 +95,29 @@ def test_ctrl_c_between_chunks_loses_nothing(counter, tiny, tmp_path, capsys, oc
     assert [json.loads(row)["epoch"] for row in rows] == list(range(6))
 
 
+def test_ctrl_c_while_random_play_is_scored_loses_nothing(counter, tiny, tmp_path, monkeypatch):
+    score = runner.Evaluator.__call__
+
+    def interrupted(self, agents, key, explore=0.0):
+        os.kill(os.getpid(), signal.SIGINT)
+        return score(self, agents, key, explore)
+
+    folder = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.Evaluator, "__call__", interrupted)
+        result = run(tiny(), folder)
+    assert result.interrupted
+    assert newest(folder) == 0
+    assert run(tiny(), folder, resume=True).epoch == 6
+
+
+def test_a_run_turns_the_compilation_cache_on(counter, tiny, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(runner, "use_compilation_cache", lambda: asked.append(True))
+    run(tiny(), tmp_path / "run")
+    assert asked == [True]
+
+
 class Watch(Hook):
     """Notes what it is told."""
 

@@ -352,7 +352,8 @@ def test_a_loaded_run_is_what_was_trained(finished_run):
 
 def test_a_torch_run_can_be_scored_but_not_resumed(tiny, tmp_path):
     pytest.importorskip("torch", reason="the PyTorch baseline needs torch")
-    iqn = {"noisy": True, "legacy": True, "levels": "own", "act_levels": "random"}
+    iqn = {"noisy": True, "legacy": True, "levels": "own", "act_levels": "random",
+           "max_grad_norm": 1.0, "sync_epochs": 200}  # fmt: skip
     config = tiny({"legacy": True}, iqn, mode="torch_sequential", num_worlds=1,
                   updates_per_epoch=1, epochs=4)  # fmt: skip
     folder = tmp_path / "torch"

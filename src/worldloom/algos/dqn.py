@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
-from flax import struct
 
+from worldloom.algos import targets
 from worldloom.algos.metrics import LearnMetrics
+from worldloom.algos.targets import TargetLearner
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.layers import MLP
@@ -19,6 +19,7 @@ from worldloom.nn.values import (
     huber,
     num_actions,
     take_action,
+    weighted,
 )
 
 
@@ -54,13 +55,6 @@ class DQNConfig:
                 raise ValueError(f"dqn: {name}={getattr(self, name):g}; it must be positive")
 
 
-class DQNLearner(struct.PyTreeNode):
-    params: PyTree
-    target: PyTree
-    opt_state: PyTree
-    updates: Array
-
-
 @dataclass(frozen=True)
 class DQN:
     """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
@@ -74,20 +68,12 @@ class DQN:
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        # One flat vector instead of many small arrays: fewer kernels to compile.
-        return optax.flatten(
-            optax.chain(
-                optax.clip_by_global_norm(self.config.max_grad_norm),
-                optax.adam(self.config.learning_rate),
-            )
-        )
+        return targets.clipped_adam(self.config.learning_rate, self.config.max_grad_norm)
 
-    def init(self, key: Key, spec: EnvSpec) -> DQNLearner:
+    def init(self, key: Key, spec: EnvSpec) -> TargetLearner:
         """A learner with fresh parameters, and a target equal to them."""
         params = self.network.init(key, flatten(blank_observation(spec)))
-        # The target starts equal, in buffers of its own, so that both can be donated.
-        target = jax.tree.map(jnp.copy, params)
-        return DQNLearner(params, target, self.optimiser.init(params), jnp.int32(0))
+        return targets.start(params, self.optimiser)
 
     def values(self, params: PyTree, obs: Array) -> Any:
         """Expected returns (B, actions) of obs (B, frames, *frame)."""
@@ -106,19 +92,17 @@ class DQN:
         after = take_action(self.values(target, batch.next_obs), best)  # (B,)
         aim = jax.lax.stop_gradient(batch.reward + batch.discount * after)
         now = take_action(self.values(params, batch.obs), batch.action)
-        return huber(aim - now).mean(), now.mean()
+        return weighted(huber(aim - now), batch).mean(), now.mean()
 
     def update(
-        self, learner: DQNLearner, batch: Batch, key: Key
-    ) -> tuple[DQNLearner, LearnMetrics]:
+        self, learner: TargetLearner, batch: Batch, key: Key
+    ) -> tuple[TargetLearner, LearnMetrics]:
         """One gradient step, then the target follows; nothing here is random."""
-        grad = jax.value_and_grad(self.loss, has_aux=True)
-        (loss, q_mean), grads = grad(learner.params, learner.target, batch)
-        steps, opt_state = self.optimiser.update(grads, learner.opt_state, learner.params)
-        params = optax.apply_updates(learner.params, steps)
-        target = optax.incremental_update(params, learner.target, self.config.target_rate)
-        metrics = LearnMetrics(loss, optax.tree.norm(grads), q_mean)
-        return DQNLearner(params, target, opt_state, learner.updates + 1), metrics
+
+        def loss(params):
+            return self.loss(params, learner.target, batch)
+
+        return targets.descend(learner, loss, self.optimiser, self.config.target_rate)
 
 
 def make(config: DQNConfig, spec: EnvSpec) -> DQN:

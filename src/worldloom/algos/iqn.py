@@ -11,9 +11,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
+from worldloom.algos import targets
 from worldloom.algos.metrics import LearnMetrics
+from worldloom.algos.targets import TargetLearner
 from worldloom.core import draws, stack
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
@@ -25,6 +26,7 @@ from worldloom.nn.values import (
     huber,
     num_actions,
     take_action,
+    weighted,
 )
 
 # Levels and weight noise of the three passes of a loss: online(s), online(s'), target(s').
@@ -89,13 +91,6 @@ class IQNConfig:
                 )
 
 
-class IQNLearner(struct.PyTreeNode):
-    params: PyTree
-    target: PyTree
-    opt_state: PyTree
-    updates: Array
-
-
 @dataclass(frozen=True)
 class IQN:
     """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
@@ -114,20 +109,13 @@ class IQN:
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        # One flat vector instead of a dozen small arrays: a quarter of the kernels to compile.
-        return optax.flatten(
-            optax.chain(
-                optax.clip_by_global_norm(self.config.max_grad_norm),
-                optax.adam(self.config.learning_rate),
-            )
-        )
+        return targets.clipped_adam(self.config.learning_rate, self.config.max_grad_norm)
 
-    def init(self, key: Key, spec: EnvSpec) -> IQNLearner:
+    def init(self, key: Key, spec: EnvSpec) -> TargetLearner:
+        """A learner with fresh parameters, and a target equal to them."""
         obs = flatten(blank_observation(spec))
         params = self.network.init(key, obs, midpoints(self.config.num_quantiles))
-        # The target starts equal, in buffers of its own, so that both can be donated.
-        target = jax.tree.map(jnp.copy, params)
-        return IQNLearner(params, target, self.optimiser.init(params), jnp.int32(0))
+        return targets.start(params, self.optimiser)
 
     # Acting ------------------------------------------------------------------------------------
 
@@ -164,17 +152,17 @@ class IQN:
         after = take_action(network(target, batch.next_obs, "target"), best)  # (B, N')
         aim = batch.reward[:, None] + batch.discount[:, None] * jax.lax.stop_gradient(after)
         now = take_action(network(params, batch.obs, "online"), batch.action)  # (B, N)
-        loss = quantile_huber(now, aim, taus["online"])  # (B, N, N')
+        loss = weighted(quantile_huber(now, aim, taus["online"]), batch)  # (B, N, N')
         if self.config.legacy:
             return loss.mean(), now.mean()
         return loss.mean(axis=2).sum(axis=1).mean(), now.mean()  # eq. 3 of the paper
 
-    def draw(self, key: Key) -> tuple[Levels, Noises]:
-        """Levels and noise for one loss."""
+    def draw(self, key: Key, rows: int) -> tuple[Levels, Noises]:
+        """Levels and noise for one loss of a batch of `rows`."""
         config = self.config
         level_key, noise_key = draws.split(key)
         if config.levels == "own":
-            shape = (len(PASSES), config.batch_size, config.num_quantiles)
+            shape = (len(PASSES), rows, config.num_quantiles)
             taus = draws.uniform(level_key, shape)
         else:
             jitter = draws.uniform(level_key, (len(PASSES), config.num_quantiles))
@@ -187,19 +175,17 @@ class IQN:
         return dict(zip(PASSES, taus, strict=True)), noises
 
     def update(
-        self, learner: IQNLearner, batch: Batch, key: Key
-    ) -> tuple[IQNLearner, LearnMetrics]:
+        self, learner: TargetLearner, batch: Batch, key: Key
+    ) -> tuple[TargetLearner, LearnMetrics]:
         """One gradient step, then the target follows."""
-        taus, noises = self.draw(key)
-        grad = jax.value_and_grad(self.loss, has_aux=True)
-        (loss, q_mean), grads = grad(learner.params, learner.target, batch, taus, noises)
-        steps, opt_state = self.optimiser.update(grads, learner.opt_state, learner.params)
-        params = optax.apply_updates(learner.params, steps)
-        target = optax.incremental_update(params, learner.target, self.config.target_rate)
-        metrics = LearnMetrics(loss, optax.tree.norm(grads), q_mean)
-        return IQNLearner(params, target, opt_state, learner.updates + 1), metrics
+        taus, noises = self.draw(key, batch.reward.shape[0])
 
-    def start_epoch(self, learner: IQNLearner, epoch: Array) -> IQNLearner:
+        def loss(params):
+            return self.loss(params, learner.target, batch, taus, noises)
+
+        return targets.descend(learner, loss, self.optimiser, self.config.target_rate)
+
+    def start_epoch(self, learner: TargetLearner, epoch: Array) -> TargetLearner:
         """The hard target copy, where the configuration asks for one."""
         if not self.config.sync_epochs:
             return learner

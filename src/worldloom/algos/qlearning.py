@@ -17,7 +17,7 @@ from worldloom.algos.metrics import LearnMetrics
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
-from worldloom.nn.values import epsilon_greedy, num_actions
+from worldloom.nn.values import epsilon_greedy, num_actions, weighted
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class QLearning:
         row, after = table_rows(batch.obs, size), table_rows(batch.next_obs, size)
         aim = batch.reward + batch.discount * table[after].max(axis=-1)
         now = table[row, batch.action]
-        error = aim - now
+        error = weighted(aim - now, batch)
         same_action = batch.action[:, None] == batch.action[None, :]
         same = (row[:, None] == row[None, :]) & same_action  # (B, B)
         copies = same.sum(axis=1)

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from worldloom.bench.runs import compare_runs
 from worldloom.report.html import write_comparison
 from worldloom.track.arguments import name_values, parse
 from worldloom.track.console import table
+from worldloom.track.folders import new_folder
 from worldloom.track.sinks import plain
 from worldloom.train.build import build_env
 from worldloom.train.config import TrainConfig
@@ -69,19 +69,12 @@ def command(argv: Sequence[str]) -> int:
     about = "Run execution modes on equal work and time them, or compare recorded runs."
     args = parse(Compare, argv, "worldloom compare", about)
     line = shlex.join(["worldloom", "compare", *argv])
-    out = args.out or _unused(Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
+    out = args.out or new_folder(Path("runs"), "compare")
     if (out / "compare.json").exists():
         raise ValueError(f"{out} already holds a comparison; choose another --out")
     if len(args.target) != 1 or (Path(*args.target) / "config.json").exists():
         return _recorded(args, line, out)
     return _measured(args, line, out)
-
-
-def _unused(folder: Path) -> Path:
-    n, chosen = 2, folder
-    while chosen.exists():
-        chosen, n = folder.with_name(f"{folder.name}-{n}"), n + 1
-    return chosen
 
 
 # Modes, measured now -----------------------------------------------------------------------------

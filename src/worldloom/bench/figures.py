@@ -14,8 +14,16 @@ MEANING = {
         "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / its",
         "world_steps_per_second": "agent steps/s without learning, ours / object loop",
         "train_step_matmul_share": "train step's FLOP rate as a share of plain matmul's",
-    }
+    },
+    "arc": {
+        "steps_vs_jaxarc_30x30_1024": "steps/s of 1,024 worlds at 30x30, ours / JaxARC's best",
+        "steps_vs_arcle_batched": "steps/s, our 1,024 worlds / ARCLE's best",
+        "steps_vs_arcle_single": "steps/s, one world of ours in a scan / one of ARCLE's",
+        "point_mix_vs_box_mix": "our steps/s with single cells and flood fills / with boxes",
+        "demo_tasks_solved_share": "of 20 Mini-ARC tasks, those whose demonstrations PPO solves",
+    },
 }
+PICTURE = {"grid": "speed.svg", "arc": "speed-arc.svg"}
 
 
 def three_figures(value: float) -> str:
@@ -49,7 +57,8 @@ def chart(suite: str, result: dict[str, Any]) -> str:
     """The speed ratios of a result as an SVG bar chart on a log axis."""
     from worldloom.report.bars import Bars, bar_chart
 
-    found = {n: result["ratios"].get(n) for n in MEANING[suite] if not n.endswith("_share")}
+    shown = [name for name in MEANING[suite] if not name.endswith(("_share", "_mix"))]
+    found = {name: result["ratios"].get(name) for name in shown}
     labels = [name.replace("_", " ") for name in found]
     return bar_chart(
         labels,
@@ -63,14 +72,14 @@ def chart(suite: str, result: dict[str, Any]) -> str:
 
 
 def main(root: Path = Path(".")) -> int:
-    """Fills every page under `root` that has a marker, and draws the README's chart."""
+    """Fills every page under `root` that has a marker, and draws the charts."""
     from worldloom.track.sinks import write_text
 
     for path in sorted((root / "benchmarks/results").glob("*.json")):
         suite, result = path.stem, json.loads(path.read_text())
         if suite not in MEANING:
             continue
-        picture = root / "docs/images/speed.svg"
+        picture = root / f"docs/images/{PICTURE[suite]}"
         picture.parent.mkdir(parents=True, exist_ok=True)
         write_text(picture, chart(suite, result))
         for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):

@@ -99,7 +99,7 @@ def jax_parts(lesson: Lesson, mode: Mode) -> dict[str, Part]:
 
     def loss(weights, _, x):
         batch, key = x
-        return loop.agent.loss(*weights, batch, *loop.agent.draw(key))[0]
+        return loop.agent.loss(*weights, batch, *loop.agent.draw(key, size))[0]
 
     choices = (lesson.obs, lesson.act_keys)
     exercises = (lesson.batches, lesson.learn_keys)
@@ -217,7 +217,7 @@ def torch_parts(config: TrainConfig) -> dict[str, Part]:
         for row in range(settings.memory_size):
             agent.memory.add(frames[i], row % agent.action_space, float(row % 3), 0.0)
     stacks = [agent.stacked_state(frames[i]) for i, agent in enumerate(agents)]
-    batches = [agent._sample() for agent in agents]
+    batches = [agent.sample() for agent in agents]
 
     def observe():
         for _ in turns:
@@ -237,6 +237,6 @@ def torch_parts(config: TrainConfig) -> dict[str, Part]:
         "observe": observe,
         "act": choose,
         "train": lambda: [agent.train_step() for agent in agents],
-        "sample": lambda: [agent._sample() for agent in agents],
+        "sample": lambda: [agent.sample() for agent in agents],
         "loss": loss,
     }

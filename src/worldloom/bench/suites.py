@@ -11,6 +11,10 @@ SUITES: dict[str, tuple[str, str]] = {
         "worldloom.bench.grid",
         "treasure hunt against the original's loop and arithmetic in PyTorch",
     ),
+    "arc": (
+        "worldloom.bench.arc",
+        "grid-editing worlds against JaxARC and ARCLE, and PPO on Mini-ARC",
+    ),
 }
 
 

@@ -6,7 +6,7 @@ the object (`spec`, frozen configs); whatever may be traced or vmapped lives in 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from worldloom.core.spaces import Space
 from worldloom.core.types import Array, Batch, Key, PyTree, TimeStep, Transition
@@ -18,8 +18,8 @@ TurnOrder = Literal["interleaved", "simultaneous"]
 class EnvSpec:
     """What is static about a world.
 
-    `observation` and `action` are those of one agent. `turn_order` is part of the task: two
-    runs that differ in it must not be compared.
+    `observation` and `action` are those of one agent; with `frame_stack`, `num_frames` of them.
+    `turn_order` is part of the task: two runs that differ in it must not be compared.
     """
 
     name: str
@@ -29,6 +29,22 @@ class EnvSpec:
     horizon: int | None = None
     turn_order: TurnOrder | None = None
     num_frames: int = 1
+
+    def __post_init__(self):
+        if self.turn_order not in (None, *get_args(TurnOrder)):
+            raise ValueError(
+                f"{self.name}: turn_order={self.turn_order!r}; use 'interleaved' or 'simultaneous'"
+            )
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether agents act one after the other; a ValueError where the world does not say."""
+        if self.turn_order is None:
+            raise ValueError(
+                f"{self.name}: turn_order=None, so it has no turns to play; a turn-based world "
+                "says 'interleaved' or 'simultaneous' in its spec"
+            )
+        return self.turn_order == "interleaved"
 
 
 class Environment(Protocol):

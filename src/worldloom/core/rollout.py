@@ -1,17 +1,44 @@
 """Playing worlds: the only scans over environment steps are in this file."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from worldloom.core import draws, stack
-from worldloom.core.protocols import Environment, PureEnv, TurnBased
+from worldloom.core.protocols import Environment, EnvSpec, PureEnv, TurnBased
 from worldloom.core.types import Array, Key, PyTree, TimeStep, Turn
 
 # act(agent, obs, key) -> action: one agent's params, its observations (W, ...), actions (W,)
 ActFn = Callable[[PyTree, PyTree, Key], Array]
+
+
+def play_steps(
+    choose: Callable[[PyTree, PyTree, Key], tuple[PyTree, PyTree]],
+    step: Callable[[PyTree, PyTree, Key], tuple[PyTree, PyTree]],
+    key: Key,
+    state: PyTree,
+    memory: PyTree,
+    num_steps: int,
+) -> tuple[PyTree, PyTree, PyTree]:
+    """The bare loop: `choose(state, memory, key)` an action, `step(state, action, key)` with it.
+
+    `choose` returns (action, memory), `step` returns (state, what to record). Returns the last
+    state and memory and what was recorded, with a leading axis of `num_steps`.
+    """
+
+    def one(carry, step_key):
+        state, memory = carry
+        choose_key, world_key = draws.split(step_key)
+        action, memory = choose(state, memory, choose_key)
+        state, record = step(state, action, world_key)
+        return (state, memory), record
+
+    keys = draws.split(key, num_steps)
+    (state, memory), records = jax.lax.scan(one, (state, memory), keys)
+    return state, memory, records
 
 
 def unroll(
@@ -30,16 +57,28 @@ def unroll(
     leading axis of `num_steps`.
     """
 
-    def one(carry, step_key):
-        state, timestep = carry
-        act_key, env_key = draws.split(step_key)
-        action = act(timestep.obs, act_key)
-        state, after = env.step(env_key, state, action, params)
-        return (state, after), (timestep.obs, action, after)
+    def choose(world, memory, key):
+        return act(world[1].obs, key), memory
 
-    keys = draws.split(key, num_steps)
-    (state, timestep), steps = jax.lax.scan(one, (state, timestep), keys)
+    def step(world, action, key):
+        state, before = world
+        state, after = env.step(key, state, action, params)
+        return (state, after), (before.obs, action, after)
+
+    (state, timestep), _, steps = play_steps(choose, step, key, (state, timestep), (), num_steps)
     return state, timestep, steps
+
+
+def newest_frame(spec: EnvSpec, obs: PyTree) -> Array:
+    """(W, *frame): the last of the frames in observations (W, frames, *frame)."""
+    seen = jax.tree.leaves(obs)
+    if len(seen) != 1 or seen[0].shape[1:2] != (spec.num_frames,):
+        shapes = ", ".join(str(x.shape[1:]) for x in seen)
+        raise ValueError(
+            f"{spec.name}: an observation of {shapes} is no stack of num_frames="
+            f"{spec.num_frames}; wrap the world in frame_stack"
+        )
+    return seen[0][:, -1]
 
 
 def agent_turn(
@@ -59,7 +98,7 @@ def agent_turn(
     obs = env.observe_agent(state, i, params)
     action = act(agent, obs, choose_key)
     state, reward = env.apply_agent(apply_key, state, i, action, params)
-    return state, (obs[:, -1], action, reward)
+    return state, (newest_frame(env.spec, obs), action, reward)
 
 
 def turn_keys(key: Key, num_agents: int) -> tuple[Key, Key]:
@@ -76,18 +115,19 @@ def play_turn(
     agents: PyTree,
     params: PyTree,
 ) -> tuple[PyTree, Turn]:
-    """One turn of every agent in a batched world, in the order the task prescribes.
+    """One turn of every agent in a batched, frame-stacked world, in the order the task prescribes.
 
     `agents` is whatever `act` needs of each agent, stacked on a leading axis. A list with one
     entry for each agent unrolls the loop over them: longer to compile, but large parameters are
     then not copied out of the stack in every turn.
     """
-    if isinstance(agents, list) and env.spec.turn_order != "interleaved":
+    interleaved = env.spec.interleaved
+    if isinstance(agents, list) and not interleaved:
         agents = stack.stack(agents)
     keys, world_key = turn_keys(key, env.spec.num_agents)
     apply_key, end_key = draws.split(world_key)
     indices = jnp.arange(env.spec.num_agents)
-    if env.spec.turn_order == "interleaved":
+    if interleaved:
 
         def one(state, x):
             i, agent, k = x
@@ -107,7 +147,7 @@ def play_turn(
         obs = jax.vmap(env.observe_agent, (None, 0, None))(state, indices, params)
         action = jax.vmap(act)(agents, obs, choose_keys)
         state, paid = env.apply_all(apply_key, state, action.T, params)
-        frame, reward = obs[:, :, -1], paid.T
+        frame, reward = jax.vmap(partial(newest_frame, env.spec))(obs), paid.T
     state, terminated, truncated = env.end_turn(end_key, state, params)
     return state, Turn(frame, action, reward, terminated, truncated)
 

@@ -48,7 +48,7 @@ class Box:
 
     @property
     def _of_integers(self) -> bool:
-        return jnp.issubdtype(jnp.dtype(self.dtype), jnp.integer)
+        return not jnp.issubdtype(jnp.dtype(self.dtype), jnp.inexact)
 
     def sample(self, key: Key) -> Array:
         if math.isinf(self.low) or math.isinf(self.high):
@@ -65,6 +65,7 @@ class Box:
         """() bool, also under jit; a wrong shape or kind of number is simply not contained."""
         x = jnp.asarray(x)
         kind, wide = (jnp.integer, jnp.int32) if self._of_integers else (jnp.number, jnp.float32)
+        kind = jnp.bool_ if self.dtype == "bool" else kind
         if x.shape != self.shape or not jnp.issubdtype(x.dtype, kind):
             return jnp.asarray(False)
         x = x.astype(wide)  # the bounds may not fit the narrow type of x

@@ -1,16 +1,16 @@
-"""Running sums of short axes."""
+"""Running sums."""
 
 import jax.numpy as jnp
 
 from worldloom.core.types import Array
 
-SHORT = 1024  # axes up to this length are summed by a triangle of ones
+BLOCK = 32  # axes longer than twice this are summed in blocks
 
 
 def running_count(flags: Array) -> Array:
     """How many of `flags` (n, ...) hold up to and including each place, int32 of their shape.
 
-    One product with a triangle of ones. JAX's cumsum is a dozen small kernels on a CPU, which
+    Products with a triangle of ones. JAX's cumsum is a dozen small kernels on a CPU, which
     take longer to compile and, for the axes of a few hundred that memories have, to run.
     """
     return running_sum(flags.astype(jnp.float32)).astype(jnp.int32)
@@ -18,8 +18,14 @@ def running_count(flags: Array) -> Array:
 
 def running_sum(values: Array) -> Array:
     """Sums of `values` (n, ...) up to and including each place; exact for counts below 2**24."""
-    if values.shape[0] > SHORT:
-        return jnp.cumsum(values, axis=0)
-    places = jnp.arange(values.shape[0])
-    triangle = (places[:, None] >= places).astype(values.dtype)
-    return jnp.tensordot(triangle, values, axes=1)
+    count = values.shape[0]
+    if count <= 2 * BLOCK:
+        places = jnp.arange(count)
+        triangle = (places[:, None] >= places).astype(values.dtype)
+        return jnp.tensordot(triangle, values, axes=1)
+    pad = [(0, -count % BLOCK)] + [(0, 0)] * (values.ndim - 1)
+    blocks = jnp.pad(values, pad).reshape(-1, BLOCK, *values.shape[1:])
+    within = jnp.swapaxes(running_sum(jnp.swapaxes(blocks, 0, 1)), 0, 1)
+    total = within[:, -1]
+    before = running_sum(total) - total
+    return (within + before[:, None]).reshape(-1, *values.shape[1:])[:count]

@@ -14,6 +14,7 @@ from flax import struct
 from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv, TurnBased, not_turn_based
 from worldloom.core.spaces import Box
+from worldloom.core.sparse import update_chosen
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 
 
@@ -28,9 +29,15 @@ def as_pure(env: Environment | PureEnv) -> PureEnv:
     return PureEnv(env.spec, env.default_params, env.reset, env.step, env, **turns)
 
 
+class TransformState(struct.PyTreeNode):
+    """What every transform that keeps something adds to: the state of what it transforms."""
+
+    inner: PyTree
+
+
 def base_state(state: PyTree) -> PyTree:
     """The state of the world itself, under the states of all transforms."""
-    while hasattr(state, "inner"):
+    while isinstance(state, TransformState):
         state = state.inner
     return state
 
@@ -82,8 +89,7 @@ def step_by_turn(
     return state, TimeStep(obs, reward, terminated, truncated, obs, ())
 
 
-class FrameStackState(struct.PyTreeNode):
-    inner: PyTree
+class FrameStackState(TransformState):
     past: Array  # (A, n-1, *frame): what each agent saw before, oldest first, zeros at the start
 
 
@@ -122,7 +128,7 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         return FrameStackState(new, state.past.at[i].set(seen[1:])), reward
 
     def apply_all(key, state, action, params):
-        if spec.turn_order == "interleaved":
+        if spec.interleaved:
             return apply_in_order(made, key, state, action, params)
         seen = observe_all(made, state, params)
         new, reward = inner.apply_all(key, state.inner, action, params)
@@ -146,8 +152,7 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
     return made
 
 
-class TimeLimitState(struct.PyTreeNode):
-    inner: PyTree
+class TimeLimitState(TransformState):
     elapsed: Array
 
 
@@ -246,8 +251,7 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
     )
 
 
-class AutoResetState(struct.PyTreeNode):
-    inner: PyTree
+class AutoResetState(TransformState):
     starts: PyTree  # remembered first states and observations; () in fresh mode
 
 
@@ -295,6 +299,33 @@ def autoreset(
     return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
 
 
+def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32) -> PureEnv:
+    """`num_worlds` worlds on a leading axis, each of which starts anew when its episode ends.
+
+    As ``batch(autoreset(env, "fresh"), num_worlds)``, but a start is drawn only for the worlds
+    that need one, `chunk` of them at a time: for worlds whose episodes end at different times.
+    """
+    if chunk < 1:
+        raise ValueError(f"autoreset_batch: chunk={chunk}; it must be at least 1")
+    inner = as_pure(env)
+    many = batch(inner, num_worlds)
+
+    def step(key, state, action, params):
+        step_key, start_key = draws.split(key)
+        state, timestep = many.step(step_key, state, action, params)
+
+        def start(keys):
+            state, first = jax.vmap(inner.reset, (0, None))(keys, params)
+            return state, first.obs
+
+        done = timestep.terminated | timestep.truncated
+        keys = draws.split(start_key, num_worlds)
+        state, obs = update_chosen(done, start, (state, timestep.obs), keys, chunk)
+        return state, timestep.replace(obs=obs, final_obs=timestep.obs)
+
+    return PureEnv(inner.spec, inner.default_params, many.reset, step, inner.base)
+
+
 class EpisodeStats(struct.PyTreeNode):
     """Return and length of the running episode and of the last one that ended."""
 
@@ -305,8 +336,7 @@ class EpisodeStats(struct.PyTreeNode):
     inner: PyTree  # the world's own info
 
 
-class EpisodeStatsState(struct.PyTreeNode):
-    inner: PyTree
+class EpisodeStatsState(TransformState):
     stats: EpisodeStats
 
 

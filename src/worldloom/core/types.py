@@ -60,7 +60,8 @@ class Transition(struct.PyTreeNode):
 class Batch(struct.PyTreeNode):
     """What a learner consumes: n-step returns with the discount of the bootstrap value.
 
-    obs and next_obs (B, frames, *frame), action (B,), reward (B,), discount (B,).
+    obs and next_obs (B, frames, *frame), action (B,), reward (B,), discount (B,). `weight` (B,)
+    is what each row counts in the loss, of which the mean is still over all B; None: 1.
     """
 
     obs: PyTree
@@ -68,6 +69,7 @@ class Batch(struct.PyTreeNode):
     reward: Array
     discount: Array
     next_obs: PyTree
+    weight: Array | None = None
 
 
 class RunState(struct.PyTreeNode):

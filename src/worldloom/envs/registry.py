@@ -27,12 +27,19 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
         "worldloom.envs.grid.staghunt:make",
         "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
     ),
+    "arc": (
+        "worldloom.envs.arc.world:make",
+        "edit a grid of colours until it is the answer that a task's examples suggest",
+    ),
 }
 _REGISTERED: dict[str, tuple[Callable[..., PureEnv], str]] = {}
 
 
-def names() -> dict[str, str]:
-    """Every known world with its one-line description."""
+def names(suite: str | None = None) -> dict[str, str]:
+    """Every known world with its one-line description, or those that come with one suite."""
+    if suite is not None:
+        within = f"worldloom.envs.{suite}."
+        return {name: text for name, (at, text) in _BUILT_IN.items() if at.startswith(within)}
     known = {name: text for name, (_, text) in _BUILT_IN.items()}
     return known | {name: text for name, (_, text) in _REGISTERED.items()}
 
@@ -62,17 +69,21 @@ def make(name: str, **options: Any) -> PureEnv:
     function = maker(name)
     known = option_names(function)
     for option in options:
-        if option not in known:
+        if known is not None and option not in known:
             raise ValueError(f"{name} has no option {option!r}; {suggest(option, sorted(known))}")
     return function(**options)
 
 
-def option_names(function: Callable[..., Any]) -> set[str]:
-    """Keyword options of a maker, and of the `world` function beside it that gets its **rules."""
+def option_names(function: Callable[..., Any]) -> set[str] | None:
+    """Keyword options of a maker; None if it takes **options, of which only itself knows.
+
+    Our own makers hand their **rules to the function `world` beside them, which names them.
+    """
     parameters = inspect.signature(function).parameters
     found = {n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        world = getattr(inspect.getmodule(function), "world", None)
-        if world is not None:
-            found |= set(inspect.signature(world).parameters)
-    return found
+    if len(found) == len(parameters):
+        return found
+    world = getattr(inspect.getmodule(function), "world", None)
+    if world is None or not function.__module__.startswith("worldloom."):
+        return None
+    return found | set(inspect.signature(world).parameters)

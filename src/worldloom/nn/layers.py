@@ -55,13 +55,19 @@ class NoisyLinear(nn.Module):
         bound = symmetric_uniform(math.sqrt(3.0 / inputs))
         kernel = self.param("kernel", bound, (inputs, self.features))
         bias = self.param("bias", bound, (self.features,))
-        if self.sigma is not None:
-            constant = nn.initializers.constant(self.sigma)
-            sigma_kernel = self.param("sigma_kernel", constant, (inputs, self.features))
-            sigma_bias = self.param("sigma_bias", constant, (self.features,))
+        if self.sigma is None:
             if noise is not None:
-                kernel = kernel + sigma_kernel * noise[0]
-                bias = bias + sigma_bias * noise[1]
+                raise ValueError(
+                    "NoisyLinear: sigma=None makes a layer that carries no noise, but it was given "
+                    "some; give it a sigma, or no noise"
+                )
+            return kernel, bias
+        constant = nn.initializers.constant(self.sigma)
+        sigma_kernel = self.param("sigma_kernel", constant, (inputs, self.features))
+        sigma_bias = self.param("sigma_bias", constant, (self.features,))
+        if noise is not None:
+            kernel = kernel + sigma_kernel * noise[0]
+            bias = bias + sigma_bias * noise[1]
         return kernel, bias
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Dict, Discrete
-from worldloom.core.types import Array, Key
+from worldloom.core.types import Array, Batch, Key
 
 
 def num_actions(spec: EnvSpec) -> int:
@@ -44,6 +44,13 @@ def huber(error: Array) -> Array:
     """Half the square up to 1, linear beyond."""
     size = jnp.abs(error)
     return jnp.where(size <= 1.0, 0.5 * error * error, size - 0.5)
+
+
+def weighted(each: Array, batch: Batch) -> Array:
+    """What each row of a batch adds, (B, ...), times what the row counts."""
+    if batch.weight is None:
+        return each
+    return each * batch.weight.reshape(-1, *(1,) * (each.ndim - 1))
 
 
 def epsilon_greedy(q: Array, key: Key, epsilon: Array | float) -> Array:

@@ -293,14 +293,15 @@ class TorchIQN:
         if self.memory.num_starts < self.batch_size:
             return 0.0
         self.optimizer.zero_grad()
-        loss = iqn_loss(self.local, self.target, self._sample(), detach=self.tuned)
+        loss = iqn_loss(self.local, self.target, self.sample(), detach=self.tuned)
         loss.backward()
         clip_grad_norm_(self.local.parameters(), MAX_GRAD_NORM)
         self.optimizer.step()
         self.soft_update()
         return loss.item()
 
-    def _sample(self) -> dict[str, Tensor]:
+    def sample(self) -> dict[str, Tensor]:
+        """A batch from memory, as `iqn_loss` takes it."""
         windows = self.memory.sample(self.batch_size, self.rng)
         # Rewards and next states are one step apart: gamma**n_step is the original's discount.
         discount = self.gamma**self.n_step * (1.0 - windows.dones)

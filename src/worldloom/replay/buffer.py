@@ -173,18 +173,15 @@ def _can_sample(ring: Any, state: PyTree, batch_size: Array) -> Array:
 def _sample(ring: Any, state: PyTree, key: Key, batch_size: int) -> tuple[Key, tuple[Array, ...]]:
     """The next key, and the fields of `Samples` in their order."""
     key, draw_key = jax.random.split(key)
-    if isinstance(ring, LegacyRing):
-        batch, valid = ring.windows(state, ring.choose(state, draw_key, batch_size))
-    else:
-        batch = ring.sample(state, draw_key, batch_size)
-        valid = jnp.ones(batch_size, bool)
+    batch = ring.sample(state, draw_key, batch_size)
+    valid = jnp.ones(batch_size) if batch.weight is None else batch.weight
     samples = (
         batch.obs.reshape(batch_size, -1),
         batch.action[:, None],
         batch.reward[:, None],
         batch.next_obs.reshape(batch_size, -1),
         (batch.discount == 0).astype(jnp.float32)[:, None],
-        valid.astype(jnp.float32)[:, None],
+        valid[:, None],
     )
     return key, samples
 

@@ -73,19 +73,23 @@ class LegacyRing:
         allowed = jnp.arange(self.capacity) < ring.size - self.num_frames - 1
         return jax.lax.top_k(jnp.where(allowed, order, -1.0), batch_size)[1]
 
-    def windows(self, ring: LegacyRingState, start: Array) -> tuple[Batch, Array]:
-        """The windows of the given starts (B,), and the original's validity mask (B,)."""
+    def windows(self, ring: LegacyRingState, start: Array) -> Batch:
+        """The windows of the given starts (B,).
+
+        One with an end before its last frame counts 0, and the loss is still divided by all of
+        them: the original's mask.
+        """
         last = start + self.num_frames - 1
         stack = start[:, None] + jnp.arange(self.num_frames)
         done = ring.rows.terminated[:, 0]
-        batch = Batch(
+        return Batch(
             obs=ring.rows.frame[stack, 0],
             action=ring.rows.action[last, 0],
             reward=ring.rows.reward[last, 0],
             discount=jnp.where(done[last], 0.0, self.gamma**self.n_step),
             next_obs=ring.rows.frame[stack + 1, 0],
+            weight=(~done[stack[:, :-1]].any(axis=1)).astype(jnp.float32),
         )
-        return batch, ~done[stack[:, :-1]].any(axis=1)
 
     def sample(self, ring: LegacyRingState, key: Key, batch_size: int) -> Batch:
-        return self.windows(ring, self.choose(ring, key, batch_size))[0]
+        return self.windows(ring, self.choose(ring, key, batch_size))

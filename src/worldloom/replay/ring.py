@@ -16,8 +16,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.sums import SHORT, running_count, running_sum
+from worldloom.core.sums import running_count, running_sum
 from worldloom.core.types import Array, Batch, Key, Transition
+
+SHORT = 1024  # up to this capacity a row is found by comparing with all rows at once
 
 
 class RingState(struct.PyTreeNode):

@@ -41,9 +41,9 @@ def write_report(run_dir: str | Path) -> Path:
         _agents(run),
         _turns(run),
         _films(run),
-        _tables(run),
+        about_run(run),
         _commands(run),
-        _footer(run),
+        footer(run),
     ]
     html = page.page(" · ".join(filter(None, (title, *tags))), body)
     return page.write(run.path / "report.html", html)
@@ -307,7 +307,8 @@ def _films(run: Run) -> str:
 # Facts -------------------------------------------------------------------------------------------
 
 
-def _tables(run: Run) -> str:
+def about_run(run: Run) -> str:
+    """Settings, timing, machine and versions of any run."""
     others = [name for name in _ALGORITHMS if name != run.settings.get("algo")]
     given = run.about.get("versions")
     versions = {"worldloom": run.about.get("worldloom"), **(given if _is_dict(given) else {})}
@@ -347,7 +348,8 @@ def _commands(run: Run) -> str:
     return page.section("Do it again", *parts)
 
 
-def _footer(run: Run) -> str:
+def footer(run: Run) -> str:
+    """The last line of a run's page."""
     digest = run.about.get("hash")
     of_settings = f" · settings {escape(str(digest))}" if digest else ""
     version = escape(str(run.about.get("worldloom", "")))

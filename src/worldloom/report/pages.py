@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from worldloom.report.arc_report import write_arc_report
 from worldloom.report.html import write_bench, write_comparison, write_report
+from worldloom.report.runs import read_run
 from worldloom.report.sweeps import write_sweep
 
 _KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
@@ -18,6 +20,8 @@ def write_page(target: str | Path) -> Path:
     """
     target = Path(target)
     if target.is_dir():
+        if read_run(target).settings.get("env") == "arc":
+            return write_arc_report(target)
         return write_report(target)
     result = _read(target)
     page = target.with_suffix(".html")

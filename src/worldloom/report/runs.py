@@ -128,8 +128,12 @@ def _json_lines(path: Path, unreadable: list[str]) -> list[Row]:
 
 
 def _by_epoch(rows: list[Row]) -> list[Row]:
-    """Rows in the order of epochs; of one that a resumed run played again, the later row."""
-    latest = {row["epoch"]: row for row in rows if _finite(row.get("epoch"))}
+    """Rows in the order of epochs; of one that a resumed run played again, the later row.
+
+    On-policy runs count updates instead.
+    """
+    counted = [(row.get("epoch", row.get("update")), row) for row in rows]
+    latest = {count: row for count, row in counted if _finite(count)}
     return [latest[epoch] for epoch in sorted(latest)]
 
 

@@ -13,11 +13,11 @@ from rich.table import Table
 class ProgressBar:
     """Epochs done, current score and speed; silent where standard error is no terminal."""
 
-    def __init__(self, total: int, done: int = 0, note: str = "compiling"):
+    def __init__(self, total: int, done: int = 0, note: str = "compiling", unit: str = "epoch"):
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} epochs"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} " + f"{unit}s"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),

@@ -22,11 +22,14 @@ def plain(value: Any) -> Any:
 
 
 class JsonLines:
-    """One JSON object a line. Rows from `resume_at` on are dropped first: they will come again."""
+    """One JSON object a line. Rows from `resume_at` on are dropped first: they will come again.
+
+    A row without the column counts as one of the first.
+    """
 
     def __init__(self, path: Path, resume_at: int = 0, column: str = "epoch"):
         self.path = Path(path)
-        kept = [row for row in read_json_lines(self.path) if row[column] < resume_at]
+        kept = [row for row in read_json_lines(self.path) if row.get(column, 0) < resume_at]
         write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self.path.open("a")
 

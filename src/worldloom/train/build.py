@@ -23,7 +23,7 @@ def build_env(config: TrainConfig) -> PureEnv:
     except (TypeError, OverflowError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{config.env}: an option has a value of the wrong type ({reason}); "
+            f"{config.env}: an option is not known or of the wrong type ({reason}); "
             f"mend the options {options}"
         ) from error
     numbers = [np.asarray(x) for x in jax.tree.leaves(params)]

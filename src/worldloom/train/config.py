@@ -4,16 +4,18 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from worldloom.algos.dqn import DQNConfig
 from worldloom.algos.iqn import IQNConfig
 from worldloom.algos.qlearning import QLearningConfig
 from worldloom.algos.random import RandomConfig
 from worldloom.core.names import suggest
+from worldloom.train.driver import Plan
 from worldloom.train.modes import MODES, Mode
 
 Algo = Literal["iqn", "dqn", "qlearning", "random"]
+ALGOS: tuple[Algo, ...] = get_args(Algo)  # each has its settings in a field of its name
 
 # Settings that may change when a run is resumed: they do not touch what is learned.
 CADENCE = ("epochs", "chunk", "eval_every", "eval_episodes", "record_period", "checkpoint_every")
@@ -51,7 +53,7 @@ class Settings:
     random: RandomConfig = field(default_factory=RandomConfig)
 
     def __post_init__(self):
-        known = {"mode": MODES, "algo": ("iqn", "dqn", "qlearning", "random")}
+        known = {"mode": MODES, "algo": ALGOS}
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 hint = suggest(str(getattr(self, name)), list(choices))
@@ -71,6 +73,13 @@ class Settings:
     def agent(self) -> Any:
         """The settings of the chosen algorithm."""
         return getattr(self, self.algo)
+
+    @property
+    def plan(self) -> Plan:
+        """How far to go, and when the host has something to do."""
+        return Plan(
+            self.epochs, self.chunk, self.eval_every, self.checkpoint_every, self.record_period
+        )
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ class TrainConfig(Settings):
     def to_dict(self) -> dict[str, Any]:
         """Plain types only; the settings of algorithms that are not used are left out."""
         plain = asdict(self)
-        unused = {"iqn", "dqn", "qlearning", "random"} - {self.algo}
+        unused = set(ALGOS) - {self.algo}
         return {name: value for name, value in plain.items() if name not in unused}
 
     def fingerprint(self) -> str:
@@ -134,10 +143,11 @@ def from_dict(plain: Mapping[str, Any], source: str = "config") -> TrainConfig:
     """The inverse of `TrainConfig.to_dict`; `source` is named in errors."""
     if not isinstance(plain, Mapping):
         raise ValueError(f"{source}: settings are names with values, not {plain!r}")
-    return _build(TrainConfig, plain, source)
+    return read_fields(TrainConfig, plain, source)
 
 
-def _build(cls: type, plain: Mapping[str, Any], source: str) -> Any:
+def read_fields(cls: type, plain: Mapping[str, Any], source: str) -> Any:
+    """A settings dataclass from plain types, nested ones included; `source` is named in errors."""
     known = {f.name: f for f in fields(cls)}
     values = {}
     for name, value in plain.items():
@@ -146,7 +156,7 @@ def _build(cls: type, plain: Mapping[str, Any], source: str) -> Any:
         factory, default = known[name].default_factory, known[name].default
         nested = factory() if callable(factory) else None
         if is_dataclass(nested) and isinstance(value, Mapping):
-            value = _build(type(nested), value, f"{source}: {name}")
+            value = read_fields(type(nested), value, f"{source}: {name}")
         if isinstance(default, tuple) and isinstance(value, list):
             value = tuple(value)  # JSON knows lists only
         values[name] = value

@@ -113,7 +113,7 @@ def play(
             agent_keys, world_key = turn_keys(jax.random.fold_in(play_key, turn), num_agents)
             apply_key, end_key = draws.split(world_key)
             pairs = [draws.split(k) for k in agent_keys]
-            if env.spec.turn_order == "interleaved":
+            if env.spec.interleaved:
                 for i, (choose_key, act_key) in enumerate(pairs):
                     state, paid = step.apply_agent(act_key, state, i, choose(i, choose_key))
                     scores += np.asarray(paid)[0]

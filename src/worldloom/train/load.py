@@ -1,6 +1,7 @@
 """A finished run, ready to act: the newest checkpoint's agents and their world."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from worldloom.algos.independent import parallel_take_actions
 from worldloom.core import stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key, PyTree
+from worldloom.track.machine import use_compilation_cache
 from worldloom.train.build import build_env, build_loop
 from worldloom.train.config import TrainConfig, check_seed
 from worldloom.train.evaluate import Evaluation, Evaluator
@@ -17,12 +19,15 @@ from worldloom.train.runner import open_checkpoints, read_config
 from worldloom.train.trainers import evaluation_agent
 
 
+@dataclass(frozen=True)
 class LoadedRun:
-    """Trained agents; `agents` are their parameters, stacked."""
+    """Trained agents: how they act, and their parameters, stacked, as of `epoch`."""
 
-    def __init__(self, config: TrainConfig, env: PureEnv, agent: Any, agents: PyTree, epoch: int):
-        self.config, self.env, self.agent, self.agents = config, env, agent, agents
-        self.epoch = epoch
+    config: TrainConfig
+    env: PureEnv
+    agent: Any
+    agents: PyTree
+    epoch: int
 
     def act(self, obs: Array, key: Key | None = None) -> Array:
         """Greedy actions (A,) for one world's observations (A, frames, *frame)."""
@@ -43,6 +48,7 @@ class LoadedRun:
 
 def load_run(folder: Path) -> LoadedRun:
     """Reads the newest complete checkpoint of a run folder."""
+    use_compilation_cache()
     config = read_config(folder)
     env, agent = build_env(config), evaluation_agent(config)
     checkpoints = open_checkpoints(folder)

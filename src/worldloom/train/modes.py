@@ -9,10 +9,7 @@ parameters they choose equal actions. A driver owns the `RunState` it is given: 
 donated to the next epoch.
 """
 
-import time
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +17,10 @@ import numpy as np
 
 from worldloom.algos.metrics import LearnMetrics
 from worldloom.core import draws, stack
-from worldloom.core.rollout import agent_turn, turn_keys
+from worldloom.core.rollout import agent_turn, newest_frame, turn_keys
 from worldloom.core.types import PyTree, RunState, Turn
 from worldloom.train.online import EpochMetrics, Loop, agent_keys
+from worldloom.train.programs import Jitted, Repeated
 
 Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"]
 JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
@@ -55,56 +53,19 @@ def _to_host(rows: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
 
 
-class Jitted:
-    """A jitted function that compiles ahead of its first call and counts the seconds."""
-
-    def __init__(self, function: Callable[..., Any], donate: tuple[int, ...] = ()):
-        self._jit = jax.jit(function, donate_argnums=donate)
-        self._compiled: Any = None
-        self.compile_seconds = 0.0
-
-    def __call__(self, *args: Any) -> Any:
-        if self._compiled is None:
-            start = time.perf_counter()
-            self._compiled = self._jit.lower(*args).compile()
-            self.compile_seconds = time.perf_counter() - start
-        return self._compiled(*args)
-
-
 class Fused:
     """Whole epochs in one program. How many is an argument, so any number compiles once."""
 
     def __init__(self, loop: Loop, chunk: int = 10):
         self.loop, self.chunk = loop, chunk
-        self._run = Jitted(self._epochs, donate=(0,))
+        self._epochs = Repeated(loop.epoch, chunk)
 
     @property
     def compile_seconds(self) -> float:
-        return self._run.compile_seconds
-
-    def _epochs(self, run: RunState, count: jax.Array) -> tuple[RunState, EpochMetrics]:
-        shapes = jax.eval_shape(self.loop.epoch, run)[1]
-        blank = jax.tree.map(lambda x: jnp.zeros((self.chunk, *x.shape), x.dtype), shapes)
-
-        def one(i, carry):
-            run, rows = carry
-            run, row = self.loop.epoch(run)
-            return run, jax.tree.map(lambda all_, new: all_.at[i].set(new), rows, row)
-
-        return jax.lax.fori_loop(0, count, one, (run, blank))
+        return self._epochs.compile_seconds
 
     def advance(self, run: RunState, epochs: int) -> tuple[RunState, EpochMetrics]:
-        parts = []
-        while epochs > 0:
-            count = min(epochs, self.chunk)
-            run, rows = self._run(run, jnp.int32(count))
-            parts.append(jax.tree.map(partial(_first, count), rows))
-            epochs -= count
-        return run, jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
-
-def _first(count: int, leaf: jax.Array) -> np.ndarray:
-    return np.asarray(leaf)[:count]
+        return self._epochs(run, epochs)
 
 
 class Parallel:
@@ -170,7 +131,7 @@ class Sequential:
         def look(worlds, i, agent, key, epoch):
             obs = env.observe_agent(worlds, i, params)
             act = loop.act(loop.epsilon_at(epoch))
-            return obs[:, -1], act(agent, obs, draws.split(key)[0])
+            return newest_frame(env.spec, obs), act(agent, obs, draws.split(key)[0])
 
         def act_and_end(worlds, seen, key):
             apply_key, end_key = draws.split(key)
@@ -200,7 +161,7 @@ class Sequential:
     def _play_turn(self, worlds: PyTree, agents: list, key, epoch) -> tuple[PyTree, Turn]:
         keys, world_key = self._turn_keys(key)
         numbered = [(jnp.int32(i), *pair) for i, pair in enumerate(zip(agents, keys, strict=True))]
-        if self.loop.env.spec.turn_order == "simultaneous":
+        if not self.loop.env.spec.interleaved:
             seen = [self._look(worlds, *one, epoch) for one in numbered]
             return self._act_and_end(worlds, seen, world_key)
         seen = []

@@ -8,6 +8,7 @@ in how much of it they hand to XLA at once; an epoch is always
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,9 +19,9 @@ from worldloom.algos import independent
 from worldloom.algos.metrics import LearnMetrics
 from worldloom.core import draws, stack
 from worldloom.core.protocols import PureEnv
-from worldloom.core.rollout import play_turn, play_turns
+from worldloom.core.rollout import newest_frame, play_turn, play_turns
 from worldloom.core.sums import running_count
-from worldloom.core.transforms import batch
+from worldloom.core.transforms import batch, observe_all
 from worldloom.core.types import Array, Key, PyTree, RunState, Transition, Turn
 from worldloom.nn.values import blank_observation
 
@@ -122,9 +123,9 @@ class Loop:
 
     def remember(self, run: RunState, turns: Turn) -> RunState:
         """Writes the turns (T, ...) and the last observation into every agent's memory."""
-        last = jax.vmap(self.worlds.observe_agent, (None, 0, None))(
-            run.worlds, jnp.arange(self.env.spec.num_agents), self.params
-        )[:, :, -1]
+        last = jax.vmap(partial(newest_frame, self.env.spec))(
+            observe_all(self.worlds, run.worlds, self.params)
+        )
         rows = jax.vmap(memory_rows, (1, 1, 1, None, 0))(
             turns.frame, turns.action, turns.reward, turns.terminated, last
         )

@@ -1,11 +1,12 @@
-"""A progress bar as a hook of the runner."""
+"""Progress bars as hooks of the chunk driver."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worldloom.track.console import ProgressBar
+from worldloom.train.arc_evaluate import ArcEvaluation
+from worldloom.train.driver import Hook, Run
 from worldloom.train.evaluate import Evaluation
-from worldloom.train.runner import Hook, Run
 
 
 class Progress(Hook):
@@ -16,13 +17,12 @@ class Progress(Hook):
         self._greedy = ""
 
     def on_start(self, run: Run) -> None:
-        self._bar = ProgressBar(run.config.epochs, run.epoch)
+        plan = run.config.plan
+        self._bar = ProgressBar(plan.total, run.epoch, unit=plan.unit)
 
     def on_epochs(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
-        rate = run.epoch / run.train_seconds if run.train_seconds else 0.0
-        note = f"score {rows[-1]['score']:.0f}{self._greedy}  {rate:.1f} epochs/s"
         if self._bar:
-            self._bar.update(run.epoch, note)
+            self._bar.update(run.epoch, self._note(run, rows[-1]))
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
         self._greedy = f"  greedy {evaluation.mean:.0f}"
@@ -33,3 +33,20 @@ class Progress(Hook):
     def close(self) -> None:
         if self._bar:
             self._bar.close()
+
+    def _note(self, run: Run, row: Mapping[str, Any]) -> str:
+        rate = run.epoch / run.train_seconds if run.train_seconds else 0.0
+        return f"score {row['score']:.0f}{self._greedy}  {rate:.1f} epochs/s"
+
+
+class ArcProgress(Progress):
+    """Updates, share of solved episodes, return and speed while a run on ARC trains."""
+
+    def on_evaluation(self, run: Run, evaluation: ArcEvaluation) -> None:
+        rates = evaluation.to_dict()
+        self._greedy = f"  demos {rates['demo_pairs']:.0%}, tests {rates['test_pairs']:.0%}"
+
+    def _note(self, run: Run, row: Mapping[str, Any]) -> str:
+        rate = run.timing()["steps_per_second"]
+        solved = f"solved {row['solved']:.0%}  return {row['return']:.1f}"
+        return f"{solved}{self._greedy}  {rate:,.0f} steps/s"

@@ -27,7 +27,8 @@ from worldloom.core.rollout import run_episode_batch
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.track.console import ProgressBar
-from worldloom.track.machine import machine, versions
+from worldloom.track.folders import new_folder
+from worldloom.track.machine import machine, use_compilation_cache, versions
 from worldloom.track.sinks import write_json
 from worldloom.train.build import build_env, build_loop
 from worldloom.train.config import TrainConfig
@@ -182,6 +183,7 @@ def sweep(
 
     The file is written after each program, so that an interrupted sweep keeps what it has.
     """
+    use_compilation_cache()
     if seeds < 1 or episodes < 1:
         raise ValueError(f"sweep: seeds={seeds}, episodes={episodes}; use at least 1 of each")
     found = points(config, grid)
@@ -194,7 +196,8 @@ def sweep(
         if options not in worlds:
             worlds[options] = world_program(env)
         groups.setdefault(program_key(point.config, worlds[options]), []).append(n)
-    path = _new_folder(Path(out), config) / "sweep.json"
+    path = new_folder(out, f"sweep-{Path(config.env).stem}") / "sweep.json"
+    path.parent.mkdir(parents=True)
     header = {
         "kind": "sweep",
         "command": command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -249,12 +252,3 @@ def _row(
         "compile_seconds": round(outcome.compile_seconds * share, 3),
         "program": program,
     }
-
-
-def _new_folder(out: Path, config: TrainConfig) -> Path:
-    name = f"sweep-{Path(config.env).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, n = out / name, 2
-    while folder.exists():
-        folder, n = out / f"{name}-{n}", n + 1
-    folder.mkdir(parents=True)
-    return folder

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,27 +11,9 @@ from worldloom.core import stack
 from worldloom.core.types import PyTree, RunState
 from worldloom.train.build import build_env, build_loop, check_memory
 from worldloom.train.config import TrainConfig
+from worldloom.train.driver import Trainer
 from worldloom.train.modes import Jitted, make_driver
 from worldloom.train.online import EpochMetrics
-
-
-class Trainer(Protocol):
-    """A run in progress."""
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def compile_seconds(self) -> float: ...
-    def advance(self, epochs: int) -> EpochMetrics: ...
-    def agents(self) -> PyTree:
-        """Parameters of all agents, stacked, for evaluation."""
-        ...
-
-    def state(self) -> PyTree:
-        """What a checkpoint holds."""
-        ...
-
-    def load(self, state: PyTree) -> None: ...
 
 
 class JaxTrainer:
@@ -141,6 +123,10 @@ def torch_settings(config: TrainConfig) -> Any:
         "legacy=true for the world": bool(config.world.get("legacy")) or "Bone" in value,
         "iqn.legacy": iqn.legacy,
         "iqn.noisy": iqn.noisy,
+        "iqn.levels=own": iqn.levels == "own",
+        "iqn.act_levels=random": iqn.act_levels == "random",
+        "iqn.max_grad_norm=1": iqn.max_grad_norm == 1.0,
+        "iqn.sync_epochs of 1 or more": iqn.sync_epochs > 0,
     }
     missing = [name for name, holds in fixed.items() if not holds]
     if missing:
@@ -169,7 +155,7 @@ def torch_settings(config: TrainConfig) -> Any:
         gamma=iqn.gamma,
         lr=iqn.learning_rate,
         tau=iqn.target_rate,
-        sync_freq=iqn.sync_epochs or 200,
+        sync_freq=iqn.sync_epochs,
         epsilon=config.epsilon,
         epsilon_decay=config.epsilon_decay,
         epsilon_min=config.epsilon_min,

@@ -1,0 +1,56 @@
+"""What the shells for one agent share: worlds without an agent axis, structs as dicts."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from worldloom.core.protocols import Environment, PureEnv
+from worldloom.core.transforms import as_pure
+from worldloom.core.types import Key, PyTree
+
+
+def as_single(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv:
+    """`env` as a world of one agent: observations, actions and rewards without an agent axis.
+
+    Worlds that are made for any number of agents have that axis, also with one agent in them.
+    """
+    made = as_pure(env)
+    if made.spec.num_agents != 1:
+        raise ValueError(
+            f"{shell}: {made.spec.name} has {made.spec.num_agents} agents and this interface is "
+            "for one; use worldloom.adapters.pettingzoo, or num_agents=1"
+        )
+    _, timestep = jax.eval_shape(made.reset, jax.random.key(0), params)
+    if timestep.reward.ndim == 0:
+        return made
+
+    def without_axis(timestep):
+        first = jax.tree.map(lambda x: x[0], (timestep.obs, timestep.reward, timestep.final_obs))
+        return timestep.replace(obs=first[0], reward=first[1], final_obs=first[2])
+
+    def reset(key: Key, params: PyTree):
+        state, timestep = made.reset(key, params)
+        return state, without_axis(timestep)
+
+    def step(key: Key, state: PyTree, action: PyTree, params: PyTree):
+        action = jax.tree.map(lambda x: jnp.asarray(x)[None], action)
+        state, timestep = made.step(key, state, action, params)
+        return state, without_axis(timestep)
+
+    return PureEnv(made.spec, made.default_params, reset, step, made.base)
+
+
+def as_dict(tree: PyTree) -> Any:
+    """Structs, at any depth, as dicts of their fields; fields that are empty are left out."""
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        tree = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    if isinstance(tree, Mapping):
+        return {name: as_dict(value) for name, value in tree.items() if not _empty(value)}
+    return {} if _empty(tree) else tree
+
+
+def _empty(tree: PyTree) -> bool:
+    return tree is None or (isinstance(tree, tuple) and not tree)

@@ -1,0 +1,73 @@
+"""Players in processes of their own that take turns: each plays a block when it is told to."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from worldloom.bench import arc_peers
+from worldloom.bench.timer import Timing
+
+PEERS = Path(".venv-peers")
+
+
+class Player:
+    """A process that answers each line with a line; `facts` is what it said when it was ready."""
+
+    def __init__(self, argv: Sequence[str], setup: Mapping[str, Any]):
+        self._name = f"{setup['player']} ({setup['batch']} worlds)"
+        self._process = subprocess.Popen(
+            [*argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"},
+        )  # fmt: skip
+        self.facts = self._ask(json.dumps(setup))
+        self.steps = self.facts["steps"]
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            said = (self._process.stderr.read() if self._process.stderr else "").strip()
+            last = said.splitlines()[-1] if said else "it said nothing"
+            raise RuntimeError(f"{self._name} ended: {last}")
+        return json.loads(answer)
+
+    def play(self) -> float:
+        """Seconds of one block."""
+        return self._ask("go")["seconds"]
+
+    def __enter__(self) -> "Player":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def ours(**setup: Any) -> Player:
+    return Player([sys.executable, "-m", "worldloom.bench.arc_worlds"], {"player": "ours"} | setup)
+
+
+def peer(name: str, **setup: Any) -> Player:
+    """A player of the peers' environment, which `make peers` sets up."""
+    python = PEERS / "bin/python"
+    if not python.exists():
+        raise ValueError(f"{python} is not there: `make peers` sets up what is measured against")
+    return Player([str(python), arc_peers.__file__], {"player": name} | setup)
+
+
+def take_turns(players: Mapping[str, Player], repeats: int) -> dict[str, Timing]:
+    """Seconds per step of every player, blocks taken in turn, another one first each round."""
+    names = list(players)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for round_ in range(repeats):
+        first = round_ % len(names)
+        for name in names[first:] + names[:first]:
+            samples[name].append(players[name].play() / players[name].steps)
+    return {name: Timing(tuple(taken)) for name, taken in samples.items()}

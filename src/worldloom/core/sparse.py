@@ -1,0 +1,88 @@
+"""Work that few worlds of a batch need, done for those few.
+
+`lax.cond` under `vmap` computes both branches for every world. Where an operation is dear and
+seldom wanted, the choice is lifted to the batch instead: the worlds that want it are gathered,
+a chunk at a time, worked on, and put back. With none, nothing is done.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from worldloom.core.sums import running_count
+from worldloom.core.types import Array, PyTree
+
+
+def update_chosen(
+    chosen: Array,
+    function: Callable[[PyTree], PyTree],
+    out: PyTree,
+    args: PyTree,
+    chunk: int,
+) -> PyTree:
+    """`out` with the rows in `chosen` (B,) replaced by `function(args)` of those rows.
+
+    out (B, ...), args (B, ...): pytrees of arrays. `function` maps rows (n, ...) of `args` to
+    rows (n, ...) of `out`, each row by itself, for n = min(chunk, B).
+    """
+    size = chosen.shape[0]
+    rows = min(chunk, size)
+    rank = running_count(chosen)
+    total = rank[-1]
+    # Chosen rows in order, then numbers past the end: reading clamps those, writing drops them.
+    order = size + jnp.arange(size + rows, dtype=jnp.int32)
+    place = jnp.where(chosen, rank - 1, size + rows)
+    order = order.at[place].set(jnp.arange(size, dtype=jnp.int32), mode="drop")
+
+    def unfinished(carry):
+        return carry[0] < total
+
+    def work(carry):
+        start, out = carry
+        which = jax.lax.dynamic_slice(order, (start,), (rows,))
+        new = function(jax.tree.map(lambda x: x.at[which].get(mode="clip"), args))
+        out = jax.tree.map(
+            lambda x, y: x.at[which].set(y, mode="drop", unique_indices=True), out, new
+        )
+        return start + rows, out
+
+    return jax.lax.while_loop(unfinished, work, (jnp.int32(0), out))[1]
+
+
+def lift(
+    function: Callable[[PyTree, PyTree], PyTree],
+) -> Callable[[PyTree, PyTree], PyTree]:
+    """The face for one item of a function that is written for a batch.
+
+    `function(items, shared)` maps items (B, ...) to results (B, ...). The result takes one item,
+    and under any number of `vmap`s over the items it still runs `function` once, on all of them
+    as one flat batch: so that what is lifted to the batch stays lifted. (Where `shared` differs
+    from item to item, `vmap` does what it always does.)
+    """
+
+    @jax.custom_batching.custom_vmap
+    def on_batch(items, shared):
+        return function(items, shared)
+
+    @on_batch.def_vmap
+    def on_batches(axis_size, in_batched, items, shared):
+        items_batched, shared_batched = in_batched
+        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        if any(jax.tree.leaves(shared_batched)):
+            out = jax.vmap(function, tuple(axes))(items, shared)
+            return out, jax.tree.map(lambda _: True, out)
+
+        def flat(x, batched):
+            x = x if batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            return x.reshape(-1, *x.shape[2:])
+
+        out = on_batch(jax.tree.map(flat, items, items_batched), shared)
+        out = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    def on_one(items, shared):
+        out = on_batch(jax.tree.map(lambda x: jnp.asarray(x)[None], items), shared)
+        return jax.tree.map(lambda x: x[0], out)
+
+    return on_one

@@ -1,0 +1,191 @@
+"""Whole episodes of many worlds in one program, and agents that learn nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldloom.core import draws, rollout, stack
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.envs.arc import planes
+from worldloom.envs.arc.environment import step_worlds
+from worldloom.envs.arc.operations import RESIZE, SUBMIT
+from worldloom.envs.arc.types import (
+    Action,
+    ArcConfig,
+    ArcState,
+    BoxAction,
+    Observation,
+    PointAction,
+    StepInfo,
+)
+
+# agent_fn(states, agent_state, key) -> (actions, agent_state)
+AgentFn = Callable[[ArcState, PyTree, Key], tuple[Action, PyTree]]
+
+
+class Trajectory(struct.PyTreeNode):
+    """T steps of B worlds: leaves (T, B, ...).
+
+    `active` is False from the step after an episode's end on: there the world stands still and
+    pays nothing, and the other fields mean nothing.
+    """
+
+    observation: Observation  # after the action
+    action: Action
+    reward: Array
+    done: Array
+    info: StepInfo
+    active: Array
+
+
+def run_episode_batch(
+    states: ArcState,
+    agent_fn: AgentFn,
+    max_steps: int,
+    config: ArcConfig,
+    *,
+    key: Key,
+    agent_state: PyTree = None,
+) -> tuple[ArcState, Array, Trajectory]:
+    """Plays B worlds for `max_steps` steps, or until their episode ends.
+
+    Returns the final states, the sum of rewards of each episode (B,), and every step.
+    """
+
+    def choose(carry, agent_state, key):
+        return agent_fn(carry[0], agent_state, key)
+
+    def step(carry, action, _):
+        states, active, total = carry
+        new, obs, reward, done, info = step_worlds(states, action, config)
+        reward = jnp.where(active, reward, 0.0)
+        record = Trajectory(obs, action, reward, done, info, active)
+        return (stack.where(active, new, states), active & ~done, total + reward), record
+
+    active = ~(states.solved | (states.trials == 0) | (states.step_count >= config.max_steps))
+    start = (states, active, jnp.zeros(active.shape, jnp.float32))
+    (states, _, total), _, steps = rollout.play_steps(
+        choose, step, key, start, agent_state, max_steps
+    )
+    return states, total, steps
+
+
+def create_batch_episode_runner(
+    agent_fn: AgentFn, max_steps: int
+) -> Callable[..., tuple[ArcState, Array, Trajectory]]:
+    """`run_episode_batch` of one agent, compiled: runner(states, config, key, agent_state=None)."""
+
+    @jax.jit
+    def runner(states: ArcState, config: ArcConfig, key: Key, agent_state: PyTree = None):
+        return run_episode_batch(
+            states, agent_fn, max_steps, config, key=key, agent_state=agent_state
+        )
+
+    return runner
+
+
+# Random agents ---------------------------------------------------------------------------------
+
+
+def _nth_allowed(uniform: Array, operation_mask: Array) -> Array:
+    """An operation drawn among those allowed, (B,) from numbers (B,) and masks (B, N), N <= 64."""
+    total = operation_mask.shape[-1]
+    weight = jnp.left_shift(jnp.uint32(1), jnp.arange(total, dtype=jnp.uint32) % 32)
+    bits = jnp.where(operation_mask, weight, jnp.uint32(0))
+    word = bits[..., :32].sum(-1, dtype=jnp.uint32)
+    rest = bits[..., 32:].sum(-1, dtype=jnp.uint32)
+    count, more = jax.lax.population_count(word), jax.lax.population_count(rest)
+    nth = jnp.floor(uniform * (count + more)).astype(jnp.uint32)
+    # The bit of that rank, by halving: skip the lower half while the rank lies above it.
+    place = jnp.where(nth >= count, 32, 0)
+    word, nth = jnp.where(nth >= count, rest, word), jnp.where(nth >= count, nth - count, nth)
+    for half in (16, 8, 4, 2, 1):
+        below = jax.lax.population_count(word & jnp.uint32((1 << half) - 1))
+        above = nth >= below
+        place = place + jnp.where(above, half, 0)
+        word = jnp.where(above, word >> half, word)
+        nth = jnp.where(above, nth - below, nth)
+    return place
+
+
+def random_boxes(key: Key, operation_mask: Array, grid_shape: tuple[int, int]) -> BoxAction:
+    """A random allowed operation on a random box of the canvas for each of B worlds.
+
+    Corners are drawn uniformly and put in order.
+    """
+    uniform = draws.uniform(key, (5, *operation_mask.shape[:-1]))
+    height, width = grid_shape
+    row = jnp.floor(uniform[1:3] * height).astype(jnp.int32)
+    column = jnp.floor(uniform[3:5] * width).astype(jnp.int32)
+    return BoxAction(
+        _nth_allowed(uniform[0], operation_mask),
+        row.min(0), column.min(0), row.max(0), column.max(0),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RandomAgent:
+    """Plays random boxes; its state is a typed key."""
+
+    def init(self, key: Key) -> Key:
+        return key
+
+    def select_action(
+        self, agent_state: Key, state: ArcState, config: ArcConfig
+    ) -> tuple[BoxAction, Key]:
+        """An action for one world, and the next agent state."""
+        agent_state, key = draws.split(agent_state)
+        return random_boxes(key, state.operation_mask, config.grid_shape), agent_state
+
+
+@dataclass(frozen=True)
+class VectorizedRandomAgent:
+    """`RandomAgent` for a batch: one key draws for all worlds."""
+
+    grid_shape: tuple[int, int]
+
+    def init(self, key: Key) -> Key:
+        return key
+
+    def select_batch_actions(
+        self, agent_state: Key, states: ArcState, config: ArcConfig | None = None
+    ) -> tuple[BoxAction, Key]:
+        agent_state, key = draws.split(agent_state)
+        return random_boxes(key, states.operation_mask, self.grid_shape), agent_state
+
+
+# A scripted agent ------------------------------------------------------------------------------
+
+
+def greedy_editor(config: ArcConfig) -> AgentFn:
+    """An agent that knows the answer: resizes, mends one wrong cell after the other, submits.
+
+    A yardstick, not a player: it reads the target, which no observation shows. It needs fills,
+    resize and submit, and as many steps as there are wrong cells, and two.
+    """
+    tasks = config.tasks
+
+    def act(states: ArcState, agent_state: PyTree, key: Key) -> tuple[PointAction, PyTree]:
+        target, size = tasks.grids[states.pair, 1], tasks.sizes[states.pair, 1]
+        inside = planes.area(size[:, 0], size[:, 1], tasks.words)
+        wrong = ~planes.same_cells(states.grid, target) & inside
+        rows = jnp.arange(tasks.words)
+        row = jnp.where(wrong != 0, rows, tasks.words - 1).min(-1)
+        word = jnp.take_along_axis(wrong, row[:, None], axis=-1)[:, 0]
+        column = jax.lax.population_count((word & (~word + 1)) - 1).astype(jnp.int32)
+        some = word != 0
+        cell = planes.box_plane(planes.Box(row, column, row, column), tasks.words)
+        bits = ((target & cell[:, None, :]) != 0).any(-1)
+        colour = (bits << jnp.arange(planes.PLANES)).sum(-1)
+        resize = (states.size != size).any(-1)
+        operation = jnp.where(resize, RESIZE, jnp.where(some, colour, SUBMIT))
+        return PointAction(
+            operation,
+            jnp.where(resize, size[:, 0] - 1, jnp.where(some, row, 0)),
+            jnp.where(resize, size[:, 1] - 1, jnp.where(some, column, 0)),
+        ), agent_state
+
+    return act

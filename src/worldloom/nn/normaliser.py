@@ -1,0 +1,72 @@
+"""Observations centred and scaled by what has been seen so far."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldloom.core.types import Array, PyTree
+
+LIMIT = 10.0  # normalised observations are clipped to this many standard deviations
+
+
+class Normaliser(struct.PyTreeNode):
+    """Mean and variance of all that was seen, in the structure of one observation.
+
+    Leaves that are not floating point (masks, colours, counts) are left as they are.
+    """
+
+    count: Array
+    mean: PyTree
+    var: PyTree
+
+
+def _is_float(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def make_normaliser(obs: PyTree) -> Normaliser:
+    """One that has seen nothing, for observations like obs (B, ...)."""
+
+    def filled(value: float) -> PyTree:
+        return jax.tree.map(
+            lambda x: jnp.full(x.shape[1:] if _is_float(x) else (), value, jnp.float32), obs
+        )
+
+    return Normaliser(jnp.float32(0.0), filled(0.0), filled(1.0))
+
+
+def normalise(normaliser: Normaliser | None, obs: PyTree) -> PyTree:
+    """obs (..., *shape) with its floating leaves centred, scaled and clipped."""
+    if normaliser is None:
+        return obs
+
+    def one(x, mean, var):
+        if not _is_float(x):
+            return x
+        scaled = (x - mean) * jax.lax.rsqrt(var + 1e-6)
+        return jnp.clip(scaled, -LIMIT, LIMIT)
+
+    return jax.tree.map(one, obs, normaliser.mean, normaliser.var)
+
+
+def observe(normaliser: Normaliser | None, obs: PyTree) -> Normaliser | None:
+    """The normaliser after seeing obs (T, B, *shape); what is not finite teaches it nothing."""
+    if normaliser is None:
+        return None
+    steps, worlds = jax.tree.leaves(obs)[0].shape[:2]
+    seen = jnp.float32(steps * worlds)
+    total = normaliser.count + seen
+    share = seen / total
+
+    def merged(x, mean, var):  # the parallel form of Welford's sums (Chan et al. 1979)
+        if not _is_float(x):
+            return mean, var
+        gap = x.mean((0, 1)) - mean
+        new_mean = mean + share * gap
+        new_var = (1.0 - share) * var + share * (x.var((0, 1)) + (1.0 - share) * gap * gap)
+        good = jnp.isfinite(new_mean) & jnp.isfinite(new_var)
+        return jnp.where(good, new_mean, mean), jnp.where(good, new_var, var)
+
+    both = jax.tree.map(merged, obs, normaliser.mean, normaliser.var)
+    mean, var = jax.tree.transpose(jax.tree.structure(obs), None, both)
+    return Normaliser(total, mean, var)

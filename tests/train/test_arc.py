@@ -1,0 +1,431 @@
+"""A run on ARC from tasks to folder: what it learns from, how it is scored, what it keeps."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import worldloom
+from worldloom.algos.ppo import PPOConfig
+from worldloom.cli import main
+from worldloom.envs.arc.types import PointAction
+from worldloom.report.arc_runs import ArcPictures
+from worldloom.train import arc
+from worldloom.train.arc_config import ArcRules, ArcTrainConfig, NetworkSizes, load_tasks
+from worldloom.train.arc_evaluate import ArcEvaluation, ArcEvaluator, honest
+from worldloom.train.driver import Hook
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    """Three tasks of 3 x 3 cells: one coloured cell becomes another colour."""
+    folder = tmp_path_factory.mktemp("toys")
+
+    def pair(place, before, after):
+        cells = np.zeros((2, 9), int)
+        cells[:, place] = before, after
+        grids = cells.reshape(2, 3, 3).tolist()
+        return {"input": grids[0], "output": grids[1]}
+
+    for name, before, after in (("one", 1, 2), ("three", 3, 1), ("two", 2, 0)):
+        train = [pair(place, before, after) for place in (0, 4, 8)]
+        test = [pair(place, before, after) for place in (2, 6)[: 1 + (name == "one")]]
+        (folder / f"{name}.json").write_text(json.dumps({"train": train, "test": test}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(toys):
+    """small(**changes): settings that compile in seconds and train in a blink."""
+
+    def make(world=None, ppo=None, **changes):
+        rules = {"max_steps": 5, "operations": (0, 1, 2, 34)} | (world or {})
+        sizes = {"num_worlds": 8, "unroll_length": 6, "num_epochs": 2, "num_minibatches": 2}
+        settings = {"tasks": str(toys), "updates": 6, "chunk": 2, "eval_every": 2, "attempts": 2,
+                    "checkpoint_every": 2}  # fmt: skip
+        return ArcTrainConfig(
+            world=ArcRules(**rules), ppo=PPOConfig(**(sizes | (ppo or {}))),
+            network=NetworkSizes(4, 1, 8), **(settings | changes),
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(small, tmp_path_factory):
+    """A run folder with everything in it, and the run. Look, do not touch."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    return folder, arc.run(small(), folder, hooks=[ArcPictures()], command="worldloom train arc")
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    return Path(shutil.copytree(finished[0], tmp_path / "copied"))
+
+
+def leaves(state):
+    flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    for path, leaf in flat:
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        yield jax.tree_util.keystr(path), np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def assert_same_state(one, other):
+    for (path, x), (_, y) in zip(leaves(one), leaves(other), strict=True):
+        np.testing.assert_array_equal(x, y, path)
+
+
+# What is written ---------------------------------------------------------------------------------
+
+
+def test_a_run_folder_holds_what_happened(finished, read_rows):
+    folder, run = finished
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "tasks.json", "metrics.jsonl", "eval.jsonl", "tasks.csv", "timing.json",
+        "episodes.json", "report.html", "checkpoints",
+    }  # fmt: skip
+    rows = read_rows(folder / "metrics.jsonl")
+    assert [row["update"] for row in rows] == list(range(6))
+    assert [row["steps"] for row in rows] == [48 * n for n in range(1, 7)]
+    assert {"solved", "return", "length", "similarity", "entropy", "kl", "seconds"} <= set(rows[0])
+    assert [row["update"] for row in read_rows(folder / "eval.jsonl")] == [2, 4, 6]
+    timing = json.loads((folder / "timing.json").read_text())
+    assert timing["steps"] == run.steps == 288
+    assert timing["steps_per_second"] == pytest.approx(288 / timing["train_seconds"], rel=0.05)
+    about = json.loads((folder / "config.json").read_text())
+    assert set(about["references"]) == {"random play", "greedy editor"}
+    assert arc.read_config(folder) == run.config
+
+
+def test_the_table_of_tasks_adds_up_to_the_rates(finished, read_rows):
+    folder, _ = finished
+    with (folder / "tasks.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["task"] for row in rows] == ["one", "three", "two"]
+    assert [int(row["demos"]) for row in rows] == [3, 3, 3]
+    assert [int(row["tests"]) for row in rows] == [2, 1, 1]
+    rates = read_rows(folder / "eval.jsonl")[-1]
+    for group, total in (("demos", 9), ("tests", 4)):
+        solved = sum(int(row[f"{group}_solved"]) for row in rows)
+        assert solved / total == pytest.approx(rates[f"{group[:-1]}_pairs"], abs=1e-4)
+
+
+def test_episodes_lead_from_the_input_to_an_answer(finished):
+    folder, run = finished
+    for episode in json.loads((folder / "episodes.json").read_text()):
+        task = run.evaluator.tasks[episode["task"]]
+        kind, number = episode["pair"].split()
+        pair = (task.tests if kind == "test" else task.demos)[int(number) - 1]
+        assert episode["input"] == pair.input.tolist() == episode["shots"][0]["grid"]
+        assert episode["target"] == pair.output.tolist()
+        last = episode["shots"][-1]
+        assert last["operation"] is None
+        if episode["solved"]:
+            assert last["grid"] == episode["target"]
+
+
+def test_the_page_shows_curves_tasks_and_episodes(finished):
+    page = (finished[0] / "report.html").read_text()
+    for title in ("Learning", "Scores", "Task by task", "Episodes", "Do it again"):
+        assert f"<h2>{title}</h2>" in page
+    assert page.count("first demonstration of") == 3
+    assert "random play" in page
+    assert "not complete" not in page
+
+
+# Compiling and resuming --------------------------------------------------------------------------
+
+
+def test_any_number_of_updates_is_one_program(small, finished):
+    config, traced = small(), []
+    loop, rules = arc.make_loop(config, load_tasks(config))
+    counted = arc.OnPolicy(loop.env, loop.ppo, lambda info: traced.append(1) or arc.outcomes(info))
+    trainer = arc.OnPolicyTrainer(counted, rules, config.seed, config.chunk)
+    assert len(trainer.advance(1).finite) == 1
+    assert len(trainer.advance(5).finite) == 5
+    assert len(traced) == 1
+    assert_same_state(trainer.state(), finished[1].trainer.state())
+
+
+class Interrupt(Hook):
+    """Presses Ctrl-C after the first chunk."""
+
+    def on_epochs(self, run, rows):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def in_two_parts(small, tmp_path_factory):
+    """Ended by Ctrl-C after two updates, and taken to the end in a second run that looks less."""
+    folder = tmp_path_factory.mktemp("runs") / "parts"
+    first = arc.run(small(checkpoint_every=100), folder, hooks=[Interrupt()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arc, "load_tasks", lambda config: pytest.fail("the run has its own tasks"))
+        second = arc.run(small(eval_every=0, attempts=0), folder, resume=True)
+    return folder, first, second
+
+
+def test_ctrl_c_ends_a_run_after_the_chunk(in_two_parts):
+    _, first, second = in_two_parts
+    assert first.interrupted
+    assert first.epoch == 2
+    assert not second.interrupted
+    assert second.train_seconds > first.train_seconds
+
+
+def test_a_resumed_run_is_the_uninterrupted_run_to_the_bit(in_two_parts, finished, read_rows):
+    folder, _, second = in_two_parts
+    assert_same_state(second.trainer.state(), finished[1].trainer.state())
+    rows, others = (read_rows(f / "metrics.jsonl") for f in (folder, finished[0]))
+    assert [row | {"seconds": 0} for row in rows] == [row | {"seconds": 0} for row in others]
+    assert [row["update"] for row in read_rows(folder / "eval.jsonl")] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "other settings \\(seed\\)"),
+        ({"world": {"max_steps": 9}}, "other settings \\(world\\)"),
+        ({"updates": 4}, "is at update 6 already; updates=4 is behind it"),
+        ({"algo": "random"}, "random learns nothing"),
+    ],
+)
+def test_a_run_is_resumed_with_its_own_settings_only(copied, small, changes, message, contents):
+    before = contents(copied)
+    with pytest.raises(ValueError, match=message):
+        arc.run(small(**changes), copied, resume=True)
+    assert contents(copied) == before
+
+
+# What is trained on ------------------------------------------------------------------------------
+
+
+def test_training_never_starts_from_a_test_pair(small):
+    config = small(copies=3)
+    env = arc.make_world(config, load_tasks(config))
+    rules = env.default_params()
+    assert rules.tasks.num_tasks == 4 * 3
+    state, _ = jax.jit(jax.vmap(env.reset, (0, None)))(
+        jax.random.split(jax.random.key(0), 2000), rules
+    )
+    task = np.asarray(rules.tasks.task)[state.pair]
+    place = np.asarray(state.pair) - np.asarray(rules.tasks.demos_start)[task]
+    assert set(place.tolist()) == {0, 1, 2}
+    assert set(task.tolist()) == set(range(12)), "copies are trained on too"
+
+
+def test_copies_follow_the_tasks_themselves(small):
+    config = small()
+    plain = arc.packed(load_tasks(config))
+    more = arc.with_copies(plain, 2, jax.random.key(1))
+    count = plain.num_pairs
+    np.testing.assert_array_equal(more.grids[:count], plain.grids)
+    np.testing.assert_array_equal(more.task[count:] % 3, np.tile(plain.task, 2))
+    for start, size in (("demos_start", "demos_count"), ("tests_start", "tests_count")):
+        for task in range(9):
+            first, pairs = int(getattr(more, start)[task]), int(getattr(more, size)[task])
+            assert np.all(more.task[first : first + pairs] == task)
+    assert int(more.identity) != int(plain.identity)
+
+
+# How it is scored --------------------------------------------------------------------------------
+
+
+def knowing(config, explore):
+    """An agent that mends and submits the pairs it knows (P,), and only submits the others."""
+    editor = arc.editor_agent(config, explore)
+
+    def act(states, known, key):
+        best, _ = editor(states, (), key)
+        sure = known[states.pair]
+        return PointAction(
+            jnp.where(sure, best.operation, 34),
+            jnp.where(sure, best.row, 0),
+            jnp.where(sure, best.column, 0),
+        ), known
+
+    return act
+
+
+@pytest.fixture(scope="module")
+def scored(small):
+    """scored(known): the evaluation of an agent that knows these of the 13 pairs.
+
+    In order: `one` has demonstrations 0-2 and tests 3-4, `three` 5-7 and 8, `two` 9-11 and 12.
+    """
+    config = small()
+    tasks = load_tasks(config)
+    evaluator = ArcEvaluator(tasks, arc.make_evaluator(config, tasks).rules, knowing)
+
+    def evaluate(known) -> ArcEvaluation:
+        return evaluator(np.isin(np.arange(13), known), jax.random.key(0))
+
+    return evaluate
+
+
+def test_demonstrations_and_test_pairs_are_scored_apart(scored):
+    rates = scored([0, 1, 2, 5, 12]).to_dict()
+    assert rates["demo_pairs"] == pytest.approx(4 / 9, abs=1e-4)
+    assert rates["demo_tasks"] == pytest.approx(1 / 3, abs=1e-4)  # `one` alone is whole
+    assert rates["test_pairs"] == pytest.approx(1 / 4, abs=1e-4)
+    assert rates["test_tasks"] == pytest.approx(1 / 3, abs=1e-4)  # `two` has but one test
+    assert scored([3]).to_dict()["test_tasks"] == 0.0  # `one` has two
+
+
+def test_every_pair_is_played_once_and_only_submissions_count(scored):
+    result = scored([0, 2, 4, 8])
+    assert np.flatnonzero(result.solved).tolist() == [0, 2, 4, 8]
+    assert result.steps.tolist() == [2 if n in (0, 2, 4, 8) else 3 for n in range(13)]
+
+
+def test_pass_at_k_asks_for_one_success_in_k_attempts():
+    attempts = np.array([[1, 0, 0, 0], [0, 1, 0, 0]], bool)
+    found = ArcEvaluation(
+        ("a", "b"), np.array([0, 0, 1, 1]), np.array([False, False, False, True]),
+        np.zeros(4, bool), np.ones(4, int), attempts, 0.0,
+    )  # fmt: skip
+    rates = found.rates("demo")
+    assert rates["pass_at_1"] == pytest.approx(2 / 6)
+    assert rates["pass_at_k"] == pytest.approx(2 / 3)
+    assert rates["tasks_pass_at_k"] == pytest.approx(1 / 2)
+    assert rates["pairs"] == rates["tasks"] == 0.0
+    assert found.rates("test")["pass_at_k"] == 0.0
+
+
+def test_a_task_without_test_pairs_has_no_share_in_their_rate():
+    found = ArcEvaluation(
+        ("a", "b"), np.array([0, 1, 1]), np.array([False, False, True]), np.ones(3, bool),
+        np.ones(3, int), np.zeros((0, 3), bool), 0.0,
+    )  # fmt: skip
+    assert found.rates("test") == {"pairs": 1.0, "tasks": 1.0}
+    assert np.isnan(found.solved_tasks("test")).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("start", ["input", "curriculum", "target_blank", "blank"])
+def test_evaluation_starts_where_nothing_tells_of_the_answer(small, start):
+    config = small(world={"start": start})
+    rules = arc.make_evaluator(config, load_tasks(config)).rules
+    assert rules.evaluation
+    assert rules.start == ("blank" if start == "blank" else "input")
+    assert honest(rules) == rules or honest(rules).start == rules.start
+
+
+def test_batches_smaller_than_the_tasks_score_the_same(small, monkeypatch):
+    config = small()
+    tasks = load_tasks(config)
+    rules = arc.make_evaluator(config, tasks).rules
+    monkeypatch.setattr("worldloom.train.arc_evaluate._LARGEST_BATCH", 5 * 9 * 35)
+    parts = ArcEvaluator(tasks, rules, knowing)
+    assert parts.batch == 5
+    solved = parts(np.arange(13) % 3 == 0, jax.random.key(0)).solved
+    assert np.flatnonzero(solved).tolist() == [0, 3, 6, 9, 12]
+
+
+# A run that is over ------------------------------------------------------------------------------
+
+
+def test_a_loaded_run_scores_as_it_did(finished):
+    folder, run = finished
+    loaded = worldloom.load(folder)
+    assert loaded.update == 6
+    again = loaded.evaluate(attempts=0)
+    assert again.solved.tolist() == run.evaluation.solved.tolist()
+    _, first = run.trainer.loop.worlds.reset(jax.random.key(0), run.trainer.params)
+    assert loaded.act(first.obs).shape == (8,)
+    with pytest.raises(ValueError, match="attempts=-1"):
+        loaded.evaluate(attempts=-1)
+
+
+def test_an_agent_that_learns_nothing_is_evaluated_alone(small, tmp_path, read_rows):
+    run = arc.run(small(algo="random"), tmp_path / "random")
+    assert run.epoch == 0
+    assert [row["update"] for row in read_rows(tmp_path / "random" / "eval.jsonl")] == [0]
+    assert run.evaluation.attempts.shape == (2, 13)
+    with pytest.raises(ValueError, match="no policy"):
+        arc.load_run(tmp_path / "random").act(None)
+
+
+def test_the_references_are_random_play_and_an_editor_that_knows(finished):
+    known = json.loads((finished[0] / "config.json").read_text())["references"]
+    assert known["greedy editor"]["demo_tasks"] == known["greedy editor"]["test_tasks"] == 1.0
+    assert known["random play"]["demo_pairs"] < 0.5
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*command: str) -> tuple[int, str, str]:
+        code = main(list(command))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_the_command_trains_scores_and_reports(call, toys, copied):
+    sizes = "--world.max-steps 5 --world.operations 0 1 2 34 --attempts 0"
+    code, out, err = call("train", "arc", "--algo", "greedy", "--tasks", str(toys), *sizes.split())
+    assert code == 0, err
+    assert "100% of pairs, 100% of tasks" in out
+    code, out, _ = call("eval", str(copied), "--attempts", "0", "--json")
+    assert code == 0
+    assert [row["task"] for row in json.loads(out)["tasks"]] == ["one", "three", "two"]
+    (copied / "report.html").unlink()
+    assert call("report", str(copied))[0] == 0
+    assert (copied / "report.html").exists()
+
+
+def test_the_command_goes_on_with_a_run(call, copied):
+    code, out, err = call("train", "--resume", str(copied), "--updates", "8", "--json")
+    assert code == 0, err
+    assert json.loads(out)["update"] == 8
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train arc --tasks mini-ark", "there is no task set or folder 'mini-ark'"),
+        ("train arc --algo pro", "pro"),
+        ("train arc --ids recolor", "did you mean 'recolour'?"),
+        ("train arc --subset huge", "there is no subset 'huge'"),
+        ("train arc --updates 0", "updates=0; it must be at least 1"),
+        ("train arc --world.operations 0 1", "allow no submission"),
+        ("train arc --world.operations 99 34", "there is no operation 99"),
+        ("train arc --world.max-steps 0", "max_steps=0"),
+        ("train arc --ppo.num-minibatches 7", "num_minibatches=7 does not divide"),
+        ("train arc --ppo.normalise-observations", "the colours of a grid are names"),
+        ("train arc --resume nowhere", "nowhere is not a run folder"),
+        ("train arc --seed -1", "seed=-1"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(call, command, message, tmp_path):
+    code, out, err = call(*command.split())
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_survive_their_file(small):
+    config = small(ids=("one",), copies=2, steps=1000)
+    assert config.plan.total == 21  # 1000 steps in updates of 48
+    plain = json.loads(json.dumps(config.to_dict()))
+    from worldloom.train.arc_config import from_dict
+
+    assert from_dict(plain) == config
+    with pytest.raises(ValueError, match="no setting 'learning'"):
+        from_dict(plain | {"learning": 1})
