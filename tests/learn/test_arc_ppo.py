@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 
 from worldloom.algos.ppo import PPOConfig
@@ -30,15 +29,14 @@ def test_ppo_learns_to_recolour_a_cell_and_submit(tmp_path):
         world=ArcRules(max_steps=6, operations=(0, 1, 2, 34), wrong_penalty=0.0),
         network=NetworkSizes(channels=16, convolutions=1, context=32),
     )  # fmt: skip
-    tasks = load_tasks(config)
-    loop, rules = arc.make_loop(config, tasks)
+    loop, rules = arc.make_loop(config, load_tasks(config))
     trainer = arc.OnPolicyTrainer(loop, rules, seed=0, chunk=10)
-    evaluator = arc.make_evaluator(config, tasks, loop.ppo)
+    solved = np.zeros(1)
     for _ in range(6):
-        metrics = trainer.advance(10)
-        if metrics.outcomes["solved"][-1] > 0.99:
+        if solved[-1] > 0.99:
             break
-    rates = evaluator(trainer.agents(), jax.random.key(0)).rates("demo")
-    assert rates["tasks"] == 1.0
-    # Greedily it wastes no step: one fill, one submission.
-    assert metrics.episode_length[-1] < 2.5
+        metrics = trainer.advance(10)
+        solved = np.concatenate([solved, metrics.outcomes["solved"]])
+    assert solved[1] < 0.05, "it was too easy: random play solves it"
+    assert solved[-1] > 0.99
+    assert metrics.episode_length[-1] < 2.5, "one fill and one submission are enough"

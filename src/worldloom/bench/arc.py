@@ -40,12 +40,11 @@ class Sizes:
     curve: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16_384)
     curve_steps: int = 200_000  # of all worlds together, in a block
     parts_batch: int = 256
-    learning_minutes: float = 20.0
 
 
 QUICK = Sizes(
     batch=8, our_steps=4, single_steps=10, jaxarc_steps=2, arcle_steps=32, arcle_vector=4,
-    repeats=2, curve=(1, 8), curve_steps=16, parts_batch=4, learning_minutes=0.05,
+    repeats=2, curve=(1, 8), curve_steps=16, parts_batch=4,
 )  # fmt: skip
 
 # name -> (task set, side of the canvas): 5x5, what fits 10x10, and everything
@@ -201,5 +200,5 @@ def learning(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
     """PPO on the first 20 small Mini-ARC tasks, with its curve."""
     from worldloom.bench.arc_learning import learn
 
-    raw |= learn(sizes.learning_minutes, record.note, quick=sizes == QUICK)
+    raw |= learn(record.note, quick=sizes == QUICK)
     record.result["ratios"]["demo_tasks_solved_share"] = raw["demo_tasks_solved"] / raw["tasks"]

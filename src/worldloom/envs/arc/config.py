@@ -17,6 +17,10 @@ from worldloom.envs.arc.types import (
     TaskBuffer,
 )
 
+REWARDS = (
+    "similarity_weight", "step_penalty", "success_bonus", "wrong_penalty", "invalid_penalty",
+)  # fmt: skip
+
 
 def make_config(
     tasks: TaskBuffer | TaskSet | Sequence[Task],
@@ -42,11 +46,9 @@ def make_config(
             raise ValueError(f"arc: there is no {name}={value!r}; {suggest(value, list(known))}")
     if extended and rules != "edit":
         raise ValueError('arc: extended operations belong to rules="edit"')
-    known = [name for name in ArcConfig.__dataclass_fields__ if name.endswith(("y", "bonus"))]
-    known = [*known, "similarity_weight"]
     for name, value in rewards.items():
-        if name not in known:
-            raise ValueError(f"arc: there is no option {name!r}; {suggest(name, known)}")
+        if name not in REWARDS:
+            raise ValueError(f"arc: there is no option {name!r}; {suggest(name, list(REWARDS))}")
         if not np.isfinite(value):
             raise ValueError(f"arc: {name}={value}; rewards must be finite numbers")
     if max_steps < 1:

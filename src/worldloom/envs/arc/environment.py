@@ -205,7 +205,16 @@ def create_observation(state: ArcState, config: ArcConfig) -> Observation:
         trials=state.trials,
         operation_mask=state.operation_mask,
         demonstrations=_demonstrations(state.pair, config) if config.demonstrations else None,
+        selected=_selected(state, config) if config.rules == "o2arc" else None,
     )
+
+
+def _selected(state: ArcState, config: ArcConfig) -> Array:
+    """The cells of the object that an empty selection would go on with."""
+    lead = state.pair.shape
+    many = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(lead) :]), (state.objects, state.size))
+    cells = planes.unpack_plane(o2arc.selected_cells(*many), config.grid_shape)
+    return cells.reshape(*lead, *config.grid_shape)
 
 
 def _demonstrations(pair: Array, config: ArcConfig) -> Demonstrations:

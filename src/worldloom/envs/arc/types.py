@@ -37,8 +37,7 @@ STARTS = ("input", "blank", "target_blank", "curriculum")
 class TaskBuffer(struct.PyTreeNode):
     """P pairs of T tasks, packed: about 1 KB a pair. Made by `tasks.pack_tasks` or `load`.
 
-    The pairs of a task lie together, demonstrations first. `pairs` are those an episode can
-    start from; changing `first` and `count` chooses demonstrations, test pairs or both.
+    The pairs of a task lie together, demonstrations first.
     """
 
     grids: Array  # uint32 (P, 2, 4, S): input and target
@@ -65,7 +64,7 @@ class TaskBuffer(struct.PyTreeNode):
 
 
 class ArcConfig(struct.PyTreeNode):
-    """The rules as a pytree: everything but the last five fields may be traced or changed
+    """The rules as a pytree: everything but the last four fields may be traced or changed
     without compiling again. Made by `make_config`, which checks it."""
 
     tasks: TaskBuffer
@@ -127,6 +126,7 @@ class Observation(struct.PyTreeNode):
     trials: Array
     operation_mask: Array  # bool (N,)
     demonstrations: PyTree = None  # Demonstrations of the same task, if asked for
+    selected: Array | None = None  # bool (H, W): the active object, under "o2arc" only
 
 
 class Demonstrations(struct.PyTreeNode):

@@ -16,7 +16,7 @@ from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict, Discrete, Space
 from worldloom.core.transforms import as_pure
 from worldloom.core.types import Key, PyTree, TimeStep
-from worldloom.envs.arc import planes
+from worldloom.envs.arc import o2arc, planes
 from worldloom.envs.arc.config import make_config
 from worldloom.envs.arc.environment import arc_reset, arc_step
 from worldloom.envs.arc.load import load
@@ -164,13 +164,13 @@ class ArcWorld:
     def describe(self) -> dict[str, Any]:
         """Static facts, for tables."""
         height, width = self.config.grid_shape
-        names = NAMES if self.config.rules == "edit" else range(self.config.num_operations)
+        names = NAMES if self.config.rules == "edit" else o2arc.NAMES
         allowed = np.flatnonzero(np.asarray(self.config.operation_mask)).tolist()
         return {
             "name": "arc",
             "size": f"{height}x{width}",
             "agents": 1,
-            "actions": [str(names[operation]) for operation in allowed],
+            "actions": [names[operation] for operation in allowed],
         }
 
     @property
@@ -226,6 +226,8 @@ def observation_space(config: ArcConfig) -> Dict:
             ("present", Box(0, 1, (count,), "bool")),
         )  # fmt: skip
         fields.append(("demonstrations", Dict(shown)))
+    if config.rules == "o2arc":
+        fields.append(("selected", Box(0, 1, shape, "bool")))
     return Dict(tuple(fields))
 
 
