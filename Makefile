@@ -45,8 +45,9 @@ lint: $(DEV) ## style, types and import contracts only
 docs: $(DEV) ## build the documentation in site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(DEV) ## measure everything again and write benchmarks/results/ (a quarter of an hour or more)
+bench: $(DEV) $(PEERS)/.stamp ## measure everything again and write benchmarks/results/ (half an hour or more)
 	$(BIN)/worldloom bench grid $(BENCH_ARGS)
+	$(BIN)/worldloom bench arc $(BENCH_ARGS)
 
 figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m worldloom.bench.figures
@@ -73,8 +74,8 @@ $(DEV): pyproject.toml | $(BIN)/python
 	  || echo 'note: no $(TORCH) for this Python; what needs PyTorch is skipped (or TORCH=...)'
 	@touch $@
 
-$(PEERS)/.stamp: pyproject.toml benchmarks/peers.txt
+$(PEERS)/.stamp: benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --editable . --requirement benchmarks/peers.txt
+	  --requirement benchmarks/peers.txt
 	@touch $@

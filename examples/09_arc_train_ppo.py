@@ -57,7 +57,8 @@ def main(quick: bool) -> None:
     print(f"{run.steps:,} steps in {timing['train_seconds']:.1f} s", end=" ")
     print(f"after compiling for {timing['compile_seconds']:.1f} s; see {run.folder}")
 
-    # Demonstration pairs are what it trained on; test pairs it has never seen.
+    # It trained on the demonstrations alone. A test pair shows the colour at another place: what
+    # was learned by heart does not help there, and the score says so.
     for group, name in (("demo", "demonstrations"), ("test", "test pairs")):
         rates = run.evaluation.rates(group)
         print(f"{name}: {rates['pairs']:.0%} solved greedily", end=", ")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-NEEDS = {"06_pettingzoo.py": "pettingzoo"}
+NEEDS = {"06_pettingzoo.py": "pettingzoo", "10_arc_gymnasium.py": "gymnasium"}
 
 
 def test_there_are_examples():

@@ -199,12 +199,12 @@ def _starting_point(argv: list[str]) -> "TrainConfig":
 
 
 def _is_about_arc(argv: list[str], run: str | None) -> bool:
-    """Whether the world is named arc, or the run folder holds a run on it."""
-    if run is None:
-        return "arc" in argv and _value_of("--out", argv) != "arc"
-    from worldloom.train.driver import env_of
+    """Whether the run folder, if it is one, holds a run on arc, or else the world is named so."""
+    if run is not None and (Path(run) / "config.json").is_file():
+        from worldloom.train.driver import env_of
 
-    return env_of(Path(run)) == "arc"
+        return env_of(Path(run)) == "arc"
+    return "arc" in argv and _value_of("--out", argv) != "arc"
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
@@ -331,7 +331,7 @@ def _eval(argv: list[str]) -> int:
         json: bool = False
 
     folder = next((arg for arg in argv if (Path(arg) / "config.json").is_file()), None)
-    if folder is not None and _is_about_arc(argv, folder):
+    if folder is not None and _is_about_arc([], folder):
         from worldloom.report.arc_runs import eval_command
 
         return eval_command(argv)

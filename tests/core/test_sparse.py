@@ -24,7 +24,7 @@ def batch():
     return out, (x, y)
 
 
-# Dividing the batch and not, larger than it, one row at a time, and two sizes in turn.
+# Dividing the batch and not, larger than it, and one row at a time.
 @pytest.mark.parametrize("chunk", [1, 4, 5, 13, 64])
 def test_chosen_rows_are_replaced_and_no_others(batch, chunk):
     out, args = batch
@@ -50,25 +50,9 @@ def test_nothing_is_computed_when_none_is_chosen(batch):
 
     for chosen, least in ((jnp.zeros(SIZE, bool), 0), (jnp.arange(SIZE) < 3, 1)):
         calls.clear()
-        jax.block_until_ready(update_chosen(chosen, counted, out, args, (4,)))
+        jax.block_until_ready(update_chosen(chosen, counted, out, args, 4))
         jax.effects_barrier()
         assert len(calls) == least
-
-
-def test_few_rows_take_the_small_chunk(batch):
-    out, args = batch
-    sizes = []
-
-    def sized(rows):
-        jax.debug.callback(lambda x: sizes.append(x.shape[0]), rows[0])
-        return grow(rows)
-
-    update = jax.jit(lambda chosen: update_chosen(chosen, sized, out, args, (8, 1)))
-    for total, expected in ((1, [1]), (8, [8]), (9, [1, 8]), (SIZE, [8, 8])):
-        sizes.clear()
-        jax.block_until_ready(update(jnp.arange(SIZE) < total))
-        jax.effects_barrier()
-        assert sorted(sizes) == expected
 
 
 # lift ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from worldloom.core.transforms import (
     TimeLimitState,
     as_pure,
     autoreset,
+    autoreset_batch,
     base_state,
     batch,
     episode_stats,
@@ -277,6 +278,27 @@ def test_autoreset_over_a_batch_restarts_only_the_worlds_that_ended(counter):
     env = autoreset(batch(counter(length=50), 3))
     _, steps = run(env, [[0, 0, 0], [0, 1, 0], [0, 0, 0]])
     np.testing.assert_array_equal(steps.obs[:, :, 1], [[1, 1, 1], [2, 0, 2], [3, 1, 3]])
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 32])
+def test_a_batch_starts_anew_just_the_worlds_that_ended(counter, chunk):
+    inner = counter(length=50)
+    env = autoreset_batch(inner, 3, chunk)
+    actions = [[0, 0, 0], [1, 1, 0], [0, 0, 1]]
+    _, steps = run(env, actions)
+    np.testing.assert_array_equal(steps.obs[:, :, 1], [[1, 1, 1], [0, 0, 2], [1, 1, 0]])
+    np.testing.assert_array_equal(steps.final_obs[:, :, 1], [[1, 1, 1], [2, 2, 2], [1, 1, 3]])
+    np.testing.assert_array_equal(steps.terminated, [[0, 0, 0], [1, 1, 0], [0, 0, 1]])
+    # What starts anew is what a reset with that world's own key gives, state and all.
+    params = env.default_params()
+    state, _ = env.reset(KEY, params)
+    after, timestep = jax.jit(env.step)(KEY, state, jnp.asarray([0, 1, 0]), params)
+    _, start_key = draws.split(KEY)
+    fresh, fresh_step = jax.vmap(inner.reset, (0, None))(draws.split(start_key, 3), params)
+    assert_trees_equal(
+        jax.tree.map(lambda x: x[1], (after, timestep.obs)),
+        jax.tree.map(lambda x: x[1], (fresh, fresh_step.obs)),
+    )
 
 
 # episode_stats -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from PIL import Image, ImageSequence
 from worldloom.envs.grid.kinds import Kind
 from worldloom.envs.grid.treasurehunt import world as treasurehunt
 from worldloom.envs.grid.world import GridWorld
+from worldloom.core.transforms import TimeLimitState
 from worldloom.report import render, sprites
 from worldloom.report.colors import rgb, series_color
 
@@ -167,7 +168,7 @@ def test_frames_of_a_list_of_wrapped_states_equal_those_of_stacked_states(random
     world = treasurehunt()
     states, _ = random_walk(world, 3)
     listed = [
-        SimpleNamespace(inner=SimpleNamespace(layers=layers, position=position))
+        TimeLimitState(SimpleNamespace(layers=layers, position=position), elapsed=0)
         for layers, position in zip(states.layers, states.position, strict=True)
     ]
     for one, other in zip(render.frames(world, states), render.frames(world, listed), strict=True):

@@ -344,8 +344,11 @@ def test_a_loaded_run_scores_as_it_did(finished):
         loaded.evaluate(attempts=-1)
 
 
-def test_an_agent_that_learns_nothing_is_evaluated_alone(small, tmp_path, read_rows):
-    run = arc.run(small(algo="random"), tmp_path / "random")
+def test_an_agent_that_learns_nothing_is_evaluated_alone(toys, tmp_path, read_rows):
+    run = worldloom.train(
+        "arc", tasks=str(toys), algo="random", attempts=2, out=tmp_path / "random", report=False,
+        world={"max_steps": 5, "operations": (0, 1, 2, 34)},
+    )  # fmt: skip
     assert run.epoch == 0
     assert [row["update"] for row in read_rows(tmp_path / "random" / "eval.jsonl")] == [0]
     assert run.evaluation.attempts.shape == (2, 13)

@@ -33,7 +33,7 @@ class Sizes:
     batch: int = 1024
     our_steps: int = 400
     single_steps: int = 10_000
-    jaxarc_steps: int = 20
+    jaxarc_steps: int = 100
     arcle_steps: int = 8_000
     arcle_vector: int = 16
     repeats: int = 7
@@ -146,6 +146,9 @@ def speed(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
             "arcle_vector": lambda: players.peer(
                 "arcle", **box, batch=sizes.arcle_vector, steps=sizes.arcle_steps, devices=None
             ),
+            "arcle_processes": lambda: players.peer(
+                "arcle", **box, batch=cores, steps=sizes.arcle_steps, devices=None, processes=True
+            ),
         }
         with ExitStack() as stack:
             ready: dict[str, players.Player] = {}
@@ -164,7 +167,7 @@ def speed(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
     }
     ratios = record.result["ratios"]
     best_jaxarc = min(each["jaxarc"], each["jaxarc_on_all_cores"])
-    best_arcle = min(each["arcle_single"], each["arcle_vector"])
+    best_arcle = min(each["arcle_single"], each["arcle_vector"], each["arcle_processes"])
     ratios["steps_vs_jaxarc_30x30_1024"] = ratio(best_jaxarc, each["ours"])
     ratios["steps_vs_arcle_batched"] = ratio(best_arcle, each["ours"])
     ratios["steps_vs_arcle_single"] = ratio(each["arcle_single"], each["ours_single"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from worldloom.bench.arc_worlds import make_world, random_play
 from worldloom.bench.timer import compiled, interleave
-from worldloom.core import draws
+from worldloom.core import rollout
 from worldloom.envs.arc import operations
 from worldloom.envs.arc.actions import decode
 from worldloom.envs.arc.environment import (
@@ -82,32 +82,13 @@ def _grids(state, action, config):
 def _repeat(step: Callable, state: Any, key: Any, config: Any) -> Any:
     """`STEPS` random operations by `step`, which gives new canvases."""
 
-    def one(state, key):
-        action = random_boxes(key, state.operation_mask, config.grid_shape)
-        new = step(state, action, config)
-        return state.replace(**new._asdict()), None
+    def choose(state, memory, key):
+        return random_boxes(key, state.operation_mask, config.grid_shape), memory
 
-    return jax.lax.scan(one, state, draws.split(key, STEPS))[0].grid
+    def edit(state, action, _):
+        return state.replace(**step(state, action, config)._asdict()), ()
 
-
-def _with_callback(env, config, key, batch):
-    def look(seen):
-        np.asarray(seen)
-
-    def step(carry, key):
-        seen, reward = random_play(env, config, key, batch, 1, "box")
-        jax.debug.callback(look, seen)
-        return carry + reward, None
-
-    return jax.lax.scan(step, jnp.float32(0), draws.split(key, STEPS))[0]
-
-
-def _without_callback(env, config, key, batch):
-    def step(carry, key):
-        _, reward = random_play(env, config, key, batch, 1, "box")
-        return carry + reward, None
-
-    return jax.lax.scan(step, jnp.float32(0), draws.split(key, STEPS))[0]
+    return rollout.play_steps(choose, edit, key, state, (), STEPS)[0].grid
 
 
 def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str, Any]:
@@ -117,11 +98,15 @@ def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str,
     state, _ = batch_reset(jax.random.split(jax.random.key(0), batch), config)
     key = jax.random.key(1)
     programs, seconds = {}, {}
+
+    def play(config, key, look):
+        return random_play(env, config, key, batch, STEPS, "box", look)
+
     for name, function, args in (
         ("one_formulation", partial(_repeat, _grids), (state, key, config)),
         ("switch", partial(_repeat, switch_step), (state, key, config)),
-        ("no_callback", lambda c, k: _without_callback(env, c, k, batch), (config, key)),
-        ("callback_per_step", lambda c, k: _with_callback(env, c, k, batch), (config, key)),
+        ("no_callback", partial(play, look=None), (config, key)),
+        ("callback_per_step", partial(play, look=np.asarray), (config, key)),
     ):
         program, seconds[name] = compiled(function, *args)
         programs[name] = partial(program, *args)

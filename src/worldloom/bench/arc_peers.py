@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 HORIZON = 100  # steps of an episode, as ours
@@ -29,7 +30,9 @@ def serve(players: dict[str, Callable[..., Any]]) -> None:
     start = time.perf_counter()
     block, steps, facts = players[setup["player"]](setup)
     block()
-    answer(facts | {"setup_seconds": time.perf_counter() - start, "steps": steps})
+    package = "worldloom" if setup["player"] == "ours" else setup["player"]
+    facts |= {"version": version(package), "setup_seconds": time.perf_counter() - start}
+    answer(facts | {"steps": steps})
     for _ in sys.stdin:
         start = time.perf_counter()
         block()
@@ -207,7 +210,8 @@ def arcle(setup: dict[str, Any]):
                     env.reset()
             return seen
     else:
-        envs = gymnasium.vector.SyncVectorEnv([make] * count)
+        kind = "AsyncVectorEnv" if setup.get("processes") else "SyncVectorEnv"
+        envs = getattr(gymnasium.vector, kind)([make] * count)
         envs.reset(seed=0)
 
         def block():

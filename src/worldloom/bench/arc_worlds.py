@@ -33,11 +33,16 @@ def make_world(tasks: str, side: int | None) -> Any:
     return world(found.buffer(shape), action="box", max_steps=HORIZON, max_trials=1)
 
 
-def random_play(env: Any, config: Any, key: Any, batch: int, steps: int, action: str) -> Any:
+def random_play(
+    env: Any, config: Any, key: Any, batch: int, steps: int, action: str, look: Any = None
+) -> Any:
     """`steps` random actions in each of `batch` worlds that reset themselves.
 
-    Consumes every reward and every cell of the int8 working grid that an agent would see.
+    Consumes every reward and every cell of the int8 working grid that an agent would see. `look`
+    is called back on the host in every step, for those who want to know what that costs.
     """
+    import jax
+
     from worldloom.core import draws, rollout
     from worldloom.core.transforms import autoreset_batch
     from worldloom.envs.arc.episodes import random_boxes
@@ -54,6 +59,8 @@ def random_play(env: Any, config: Any, key: Any, batch: int, steps: int, action:
 
     def step(world, action, key):
         seen = world[1].obs.grid.max()
+        if look is not None:
+            jax.debug.callback(look, seen)
         state, after = worlds.step(key, world[0], action, config)
         return (state, after), (seen, after.reward.sum())
 

@@ -42,9 +42,18 @@ def markdown(suite: str, result: dict[str, Any]) -> str:
     rows += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, "
-        f"jax {versions['jax']}, torch {versions.get('torch', 'none')}; `{result['command']}`.",
+        f"jax {versions['jax']}, {against(suite, result)}; `{result['command']}`.",
     ]
     return "\n".join(rows)
+
+
+def against(suite: str, result: dict[str, Any]) -> str:
+    """What the suite is measured against, with its version where the result tells it."""
+    if suite == "grid":
+        return f"torch {result['versions'].get('torch', 'none')}"
+    facts = result["raw"].get("speed", {}).get("facts", {})
+    peers = {"JaxARC": "jaxarc", "ARCLE": "arcle_single"}
+    return ", ".join(f"{n} {facts.get(key, {}).get('version', '')}" for n, key in peers.items())
 
 
 def fill(text: str, suite: str, result: dict[str, Any]) -> str:

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ class Player:
 
     def __init__(self, argv: Sequence[str], setup: Mapping[str, Any]):
         self._name = f"{setup['player']} ({setup['batch']} worlds)"
+        # Not a pipe: nobody reads along, so it would fill up.
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [*argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"},
+            [*argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+            env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"},
         )  # fmt: skip
         self.facts = self._ask(json.dumps(setup))
         self.steps = self.facts["steps"]
@@ -29,13 +33,16 @@ class Player:
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            said = (self._process.stderr.read() if self._process.stderr else "").strip()
-            last = said.splitlines()[-1] if said else "it said nothing"
-            raise RuntimeError(f"{self._name} ended: {last}")
+            self._process.wait()
+            self._said.seek(0)
+            words = self._said.read().strip().splitlines() or ["it said nothing"]
+            self.close()
+            raise RuntimeError(f"{self._name} ended: {words[-1]}")
         return json.loads(answer)
 
     def play(self) -> float:
@@ -46,8 +53,13 @@ class Player:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        with suppress(BrokenPipeError):
+            self._process.communicate()  # closes the pipes
+        self._said.close()
 
 
 def ours(**setup: Any) -> Player:

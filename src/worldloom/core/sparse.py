@@ -27,6 +27,8 @@ def update_chosen(
     rows (n, ...) of `out`, each row by itself, for n = min(chunk, B).
     """
     size = chosen.shape[0]
+    if size == 0:
+        return out
     rows = min(chunk, size)
     rank = running_count(chosen)
     total = rank[-1]

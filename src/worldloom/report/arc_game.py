@@ -168,7 +168,8 @@ class Game:
         """The episode so far, for its picture."""
         grids = [_area(m.seen.grid, m.seen.size) for m in self._moments]
         done = zip(grids, self._steps, strict=False)
-        shots = [Shot(grid, s.operation, s.selection, s.valid) for grid, s in done]
+        rules = self.config.rules
+        shots = [Shot(grid, s.operation, s.selection, s.valid, rules) for grid, s in done]
         return [*shots, Shot(grids[-1])]
 
     # What the page shows -------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Game:
                 {
                     "name": name,
                     "operations": [
-                        {"id": i, "name": operation_name(i)}
+                        {"id": i, "name": operation_name(i, self.config.rules)}
                         for i in operations
                         if i < self.num_operations
                     ],
@@ -223,7 +224,7 @@ class Game:
             "over": self.over,
             "solved": self.solved,
             "valid": last is None or last.valid,
-            "last": None if last is None else operation_name(last.operation),
+            "last": None if last is None else operation_name(last.operation, self.config.rules),
             "can_take_back": self.can_take_back,
         }
 

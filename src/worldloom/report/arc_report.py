@@ -61,7 +61,7 @@ def write_arc_report(run_dir: str | Path) -> Path:
         _learning(run),
         _scores(run),
         _tasks(rows, tasks, run),
-        _episodes(run.path),
+        _episodes(run),
         _inside(run),
         about_run(run),
         _commands(run),
@@ -291,21 +291,23 @@ def _small(before: np.ndarray, after: np.ndarray, name: str) -> str:
 # Episodes ----------------------------------------------------------------------------------------
 
 
-def _episodes(folder: Path) -> str:
+def _episodes(run: Run) -> str:
     """Recorded episodes, drawn from input to answer."""
-    path = folder / EPISODES_FILE
+    path = run.path / EPISODES_FILE
     if not path.is_file():
         return ""
     try:
-        drawn = [_episode(episode) for episode in json.loads(path.read_text(encoding="utf-8"))]
+        rules = (run.settings.get("world") or {}).get("rules", "edit")
+        episodes = json.loads(path.read_text(encoding="utf-8"))
+        drawn = [_episode(episode, rules) for episode in episodes]
     except (ValueError, KeyError, TypeError) as error:
         return page.note("Before you read on", [f"{EPISODES_FILE} cannot be read ({error})"])
     text = "What the agent does by itself, without exploring: each operation, and where."
     return page.section("Episodes", *drawn, text=text)
 
 
-def _episode(episode: Mapping[str, Any]) -> str:
-    shots = [_shot(shot) for shot in episode["shots"]]
+def _episode(episode: Mapping[str, Any], rules: Rules) -> str:
+    shots = [_shot(shot, rules) for shot in episode["shots"]]
     title = f"{episode['task']}, {episode['pair']}"
 
     def draw(width: int) -> str:
@@ -317,13 +319,13 @@ def _episode(episode: Mapping[str, Any]) -> str:
     return page.figure(draw)
 
 
-def _shot(plain: Mapping[str, Any]) -> Shot:
+def _shot(plain: Mapping[str, Any], rules: Rules) -> Shot:
     grid, selected = np.array(plain["grid"], int), None
     if plain["cells"] is not None:
         points = np.array(plain["cells"], int).reshape(-1, 2)
         selected = np.zeros(np.maximum(grid.shape, points.max(axis=0, initial=0) + 1), bool)
         selected[points[:, 0], points[:, 1]] = True
-    return Shot(grid, plain["operation"], selected, plain["valid"])
+    return Shot(grid, plain["operation"], selected, plain["valid"], rules)
 
 
 def _commands(run: Run) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from worldloom.envs.arc import types
 from worldloom.report import svg
 from worldloom.report.colors import RGB, rgb
 
@@ -20,19 +21,7 @@ if TYPE_CHECKING:
 Tone = Literal["ink", "soft", "good", "bad"]
 Align = Literal["start", "middle"]
 
-# The ten colours of ARC, as its players know them; this is the one place that says so.
-PALETTE: tuple[str, ...] = (
-    "#000000",  # 0 black, the background
-    "#1e93ff",  # 1 blue
-    "#f93c31",  # 2 red
-    "#4fcc30",  # 3 green
-    "#ffdc00",  # 4 yellow
-    "#999999",  # 5 grey
-    "#e53aa3",  # 6 magenta
-    "#ff851b",  # 7 orange
-    "#87d8f1",  # 8 sky
-    "#921231",  # 9 maroon
-)
+PALETTE: tuple[str, ...] = tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in types.PALETTE)
 COLOR_NAMES = (
     "black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "sky", "maroon",
 )  # fmt: skip

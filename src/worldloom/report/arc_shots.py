@@ -5,43 +5,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from worldloom.envs.arc.operations import FLOOD, NAMES
-from worldloom.envs.arc.types import BoxAction, MaskAction, Observation, PointAction
+from worldloom.envs.arc import o2arc, operations
+from worldloom.envs.arc.types import BoxAction, MaskAction, Observation, PointAction, Rules
 from worldloom.report.arc_sheet import COLOR_NAMES
 
 if TYPE_CHECKING:
     from worldloom.envs.arc.episodes import Trajectory
+
+_NAMES: dict[Rules, tuple[str, ...]] = {"edit": operations.NAMES, "o2arc": o2arc.NAMES}
 
 
 @dataclass(frozen=True, eq=False)
 class Shot:
     """A moment of an episode: the grid (h, w), and what is about to be done to it.
 
-    `operation` is its number, None for the answer; `selected` (H, W) are the cells it is done
-    to, None if it is invalid.
+    `operation` is its number under `rules`, None for the answer; `selected` (H, W) are the cells
+    it is done to, None if it is invalid.
     """
 
     grid: np.ndarray
     operation: int | None = None
     selected: np.ndarray | None = None
     valid: bool = True
+    rules: Rules = "edit"
 
 
-def operation_name(operation: int) -> str:
+def operation_name(operation: int, rules: Rules = "edit") -> str:
     """An operation in words, with its colour's name: 'fill green', 'rotate clockwise'."""
-    if not 0 <= operation < len(NAMES):
+    names = _NAMES[rules]
+    if not 0 <= operation < len(names):
         return f"operation {operation}"
-    if operation < FLOOD + 10:
-        verb = "fill" if operation < FLOOD else "flood fill"
-        return f"{verb} {COLOR_NAMES[operation % 10]}"
-    return NAMES[operation]
+    if operation < operations.FLOOD + 10:
+        verb, _, colour = names[operation].rpartition(" ")
+        return f"{verb} {COLOR_NAMES[int(colour)]}"
+    return names[operation]
 
 
 def done(shot: Shot) -> str:
     """What is done to a grid, in words."""
     if shot.operation is None:
         return ""
-    name = operation_name(shot.operation)
+    name = operation_name(shot.operation, shot.rules)
     return name if shot.valid else f"{name} (invalid)"
 
 
@@ -66,7 +70,9 @@ def selected_cells(action: Any, grid_shape: tuple[int, int]) -> np.ndarray | Non
     return mask
 
 
-def shots_of(first: Observation, steps: "Trajectory", world: int = 0) -> list[Shot]:
+def shots_of(
+    first: Observation, steps: "Trajectory", world: int = 0, rules: Rules = "edit"
+) -> list[Shot]:
     """The episode of one world of a trajectory (T, B); `first` (B, ...) is what reset showed."""
     import jax
 
@@ -85,7 +91,7 @@ def shots_of(first: Observation, steps: "Trajectory", world: int = 0) -> list[Sh
         if number is None:
             number = int(getattr(action, "index", action)) // (shape[0] * shape[1])
         valid = int(played.info.operation_type[t, world]) >= 0
-        shots.append(Shot(seen[t], int(number), selected_cells(action, shape), valid))
+        shots.append(Shot(seen[t], int(number), selected_cells(action, shape), valid, rules))
     return [*shots, Shot(seen[-1])]
 
 

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from worldloom.report import page
+from worldloom.report import arc_bench, page
 from worldloom.report.axes import number
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
 
@@ -69,6 +69,7 @@ def write_bench(result: Mapping[str, Any], path: str | Path) -> Path:
         page.header(title, ["ratios measured in one run"]),
         _warnings(result, "ratios"),
         _ratios(dict(result.get("ratios") or {})),
+        *(arc_bench.sections(result.get("raw") or {}) if result.get("suite") == "arc" else ()),
         _origin(result),
         page.section("Raw figures", _raw(result.get("raw"))),
     ]
@@ -215,24 +216,24 @@ def _comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ratios(ratios: Mapping[str, Any]) -> str:
-    if not ratios:
-        return ""
-    labels = [name.replace("_", " ") for name in ratios]
-    values = [_scalar(value) for value in ratios.values()]
+    """Speed-ups as bars; shares, and one of our speeds over another, in a table beside them."""
+    beside = {n: v for n, v in ratios.items() if n.endswith(("_share", "_mix"))}
+    shown = {n.replace("_", " "): _scalar(v) for n, v in ratios.items() if n not in beside}
 
     def draw(width: int) -> str:
         return bar_chart(
-            labels,
-            [Bars("", values)],
+            list(shown),
+            [Bars("", list(shown.values()))],
             title="Ratios",
-            axis_label="ratio (log)",
+            axis_label="times as fast (log)",
             log=True,
             baseline=1.0,
             show=times,
             width=width,
         )
 
-    return page.section("Ratios", page.figure(draw))
+    rows = [[name.replace("_", " "), _scalar(value)] for name, value in beside.items()]
+    return page.section("Ratios", page.figure(draw) if shown else "", page.table((), rows))
 
 
 def _scalar(value: Any) -> float | None:

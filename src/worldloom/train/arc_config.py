@@ -35,10 +35,10 @@ class ArcRules:
     rules: Literal["edit", "o2arc"] = "edit"
     start: Literal["input", "blank", "target_blank", "curriculum"] = "input"
     start_edits: int = 3  # of the curriculum: random edits away from the answer
-    similarity_weight: float = 1.0
-    step_penalty: float = -0.01
-    success_bonus: float = 10.0
-    wrong_penalty: float = -1.0
+    similarity_weight: float = 5.0
+    step_penalty: float = -0.02
+    success_bonus: float = 2.0
+    wrong_penalty: float = -0.3
     invalid_penalty: float = -0.1
 
     def options(self) -> dict[str, Any]:
@@ -50,9 +50,24 @@ class ArcRules:
 class NetworkSizes:
     """Of the `GridActorCritic`."""
 
-    channels: int = 32
-    convolutions: int = 2
-    context: int = 128
+    channels: int = 16
+    convolutions: int = 1
+    context: int = 192
+
+
+def short_sighted() -> PPOConfig:
+    """PPO as it learns to edit grids.
+
+    An edit is paid as soon as it is made, so the horizon is short. Exploration must outlast the
+    discovery that painting a cell in its own colour is safe: the entropy bonus is weighed against
+    rewards as they are, not against normalised ones, and falls slowly.
+    """
+    return PPOConfig(
+        num_worlds=512, unroll_length=8, num_epochs=2, num_minibatches=4, gamma=0.4,
+        gae_lambda=0.9, normalise_advantages=False, learning_rate=1.5e-3,
+        final_learning_rate=2e-4, entropy_cost=0.03, final_entropy_cost=0.004,
+        anneal_updates=1500,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,15 +88,15 @@ class ArcTrainConfig:
     limit: int | None = None  # the first so many of what is left
     path: str | None = None  # where the set lies, if no package carries it
     copies: int = 0  # turned and recoloured copies of every task, to train on beside it
-    updates: int = 200
+    updates: int = 600
     steps: int | None = None
-    chunk: int = 5  # updates in one compiled call, between which the host reports
+    chunk: int = 20  # updates in one compiled call, between which the host reports
     eval_every: int = 50  # updates between evaluations; 0: only at the end
     attempts: int = 4  # sampled attempts at every pair in an evaluation, for pass@k; 0: none
     checkpoint_every: int = 100
     world: ArcRules = field(default_factory=ArcRules)
     network: NetworkSizes = field(default_factory=NetworkSizes)
-    ppo: PPOConfig = field(default_factory=PPOConfig)
+    ppo: PPOConfig = field(default_factory=short_sighted)
 
     def __post_init__(self):
         known = get_args(ArcAlgo)

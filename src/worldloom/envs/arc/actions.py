@@ -73,6 +73,11 @@ def decode(action: Action, grid_shape: tuple[int, int], words: int) -> tuple[Arr
     height, width = grid_shape
     action = as_action(action)
     if isinstance(action, MaskAction):
+        if action.selection.shape[-2:] != grid_shape:
+            raise ValueError(
+                f"arc: a selection of shape {action.selection.shape[-2:]} on a canvas of "
+                f"{grid_shape}; a mask must cover the canvas"
+            )
         plane = planes.pack_plane(jnp.asarray(action.selection, bool), words)
         box = planes.bounding_box(plane)
         operation = int32(action.operation)
@@ -110,25 +115,24 @@ def allowed(operation: Array, operation_mask: Array) -> Array:
 def validate_action_jax(state: ArcState, action: Action, config: ArcConfig) -> Array:
     """Whether `arc_step` would carry the action out, () or (B,)."""
     operation, selection = decode(action, config.grid_shape, config.tasks.words)
-    return allowed(operation, state.operation_mask) & selection.valid
+    known = state.tasks_id == config.tasks.identity
+    return allowed(operation, state.operation_mask) & selection.valid & known
 
 
 def create_bbox_action(operation: int, r1: int, c1: int, r2: int, c2: int) -> BoxAction:
     """A box action; wrong concrete values are an error here, since the step would ignore them."""
     named = {"operation": operation, "r1": r1, "c1": c1, "r2": r2, "c2": c2}
-    if not any(isinstance(value, Tracer) for value in named.values()):
-        for name, value in named.items():
-            if not np.issubdtype(np.asarray(value).dtype, np.integer):
-                raise ValueError(f"create_bbox_action: {name}={value!r}; it must be an integer")
-            limit = NUM_EXTENDED_OPERATIONS if name == "operation" else planes.WORD
-            if np.any((np.asarray(value) < 0) | (np.asarray(value) >= limit)):
-                raise ValueError(
-                    f"create_bbox_action: {name}={value}; it must be in 0 .. {limit - 1}"
-                )
-        for low, high in (("r1", "r2"), ("c1", "c2")):
-            if np.any(np.asarray(named[low]) > np.asarray(named[high])):
-                raise ValueError(
-                    f"create_bbox_action: {low}={named[low]} lies beyond {high}={named[high]}; "
-                    "give the top left corner first"
-                )
+    known = {name: value for name, value in named.items() if not isinstance(value, Tracer)}
+    for name, value in known.items():
+        if not np.issubdtype(np.asarray(value).dtype, np.integer):
+            raise ValueError(f"create_bbox_action: {name}={value!r}; it must be an integer")
+        limit = NUM_EXTENDED_OPERATIONS if name == "operation" else planes.WORD
+        if np.any((np.asarray(value) < 0) | (np.asarray(value) >= limit)):
+            raise ValueError(f"create_bbox_action: {name}={value}; it must be in 0 .. {limit - 1}")
+    for low, high in (("r1", "r2"), ("c1", "c2")):
+        if {low, high} <= known.keys() and np.any(np.asarray(known[low]) > known[high]):
+            raise ValueError(
+                f"create_bbox_action: {low}={known[low]} lies beyond {high}={known[high]}; "
+                "give the top left corner first"
+            )
     return BoxAction(*(int32(value) for value in named.values()))

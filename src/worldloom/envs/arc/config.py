@@ -60,6 +60,11 @@ def make_config(
             f"arc: demonstrations={demonstrations} and start_edits={start_edits} must be 0 or more"
         )
     buffer = tasks if isinstance(tasks, TaskBuffer) else pack_tasks(tuple(tasks))
+    if evaluation and start in ("target_blank", "curriculum"):
+        raise ValueError(
+            f'arc: start={start!r} tells of the answer, which evaluation hides; use "input" or '
+            '"blank"'
+        )
     if evaluation and not np.all(np.asarray(buffer.tests_count) > 0):
         raise ValueError("arc: evaluation needs test pairs with answers in every task")
     total = NUM_EXTENDED_OPERATIONS if extended else NUM_OPERATIONS

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from worldloom.core import draws, stack
 from worldloom.core.sparse import lift
+from worldloom.core.sums import running_count
 from worldloom.core.types import Array, Key
 from worldloom.envs.arc import actions, o2arc, operations, planes
 from worldloom.envs.arc.operations import SUBMIT, UNDO, Canvas
@@ -26,12 +27,18 @@ from worldloom.envs.arc.types import (
 # Scores ----------------------------------------------------------------------------------------
 
 
-def similarity(grid: Array, size: Array, target: Array, target_size: Array) -> Array:
-    """Equal cells inside both areas over cells in the union of both: 1 iff the grids are equal."""
+def overlap(grid: Array, size: Array, target: Array, target_size: Array) -> tuple[Array, Array]:
+    """Equal cells inside both areas, and cells in the union of both, int32 (...).
+
+    Their ratio is the similarity; the grids are equal iff the two are.
+    """
     common = jnp.minimum(size, target_size)
     inside = planes.area(common[..., 0], common[..., 1], grid.shape[-1])
     equal = planes.count(planes.same_cells(grid, target) & inside)
-    union = size.prod(-1) + target_size.prod(-1) - common.prod(-1)
+    return equal, size.prod(-1) + target_size.prod(-1) - common.prod(-1)
+
+
+def _share(equal: Array, union: Array) -> Array:
     return equal / union.astype(jnp.float32)
 
 
@@ -49,11 +56,14 @@ def draw_pairs(uniform: Array, config: ArcConfig) -> Array:
     Demonstration pairs, or test pairs in evaluation.
     """
     tasks = config.tasks
-    task = _below(uniform[..., 0], int32(tasks.num_tasks))
     evaluation = jnp.asarray(config.evaluation, bool)
-    start = jnp.where(evaluation, tasks.tests_start[task], tasks.demos_start[task])
-    count = jnp.where(evaluation, tasks.tests_count[task], tasks.demos_count[task])
-    return start + _below(uniform[..., 1], count)
+    start = jnp.where(evaluation, tasks.tests_start, tasks.demos_start)
+    count = jnp.where(evaluation, tasks.tests_count, tasks.demos_count)
+    # Among the tasks that have such a pair: a test pair may have no answer and be left out.
+    rank = running_count(count > 0)
+    nth = _below(uniform[..., 0], rank[-1])
+    task = jnp.searchsorted(rank, nth, side="right", method="compare_all")
+    return start[task] + _below(uniform[..., 1], count[task])
 
 
 def _scribble(keys: Key, grid: Array, size: Array, edits: Array) -> Array:
@@ -93,7 +103,7 @@ def start_at(pair: Array, keys: Key, config: ArcConfig) -> ArcState:
         pair=pair,
         step_count=jnp.zeros(batch, jnp.int32),
         trials=jnp.broadcast_to(int32(config.max_trials), batch),
-        similarity=similarity(grid, size, target, target_size),
+        similarity=_share(*overlap(grid, size, target, target_size)),
         solved=jnp.zeros(batch, bool),
         operation_mask=jnp.broadcast_to(config.operation_mask, (*batch, config.num_operations)),
         tasks_id=jnp.broadcast_to(tasks.identity, batch),
@@ -104,8 +114,9 @@ def start_at(pair: Array, keys: Key, config: ArcConfig) -> ArcState:
 
 def reset_worlds(keys: Key, config: ArcConfig) -> tuple[ArcState, Observation]:
     """B fresh worlds from keys (B,)."""
-    uniform = jax.vmap(lambda k: draws.uniform(k, (2,)))(keys)
-    state = start_at(draw_pairs(uniform, config), keys, config)
+    keys = jax.vmap(draws.split)(keys)
+    uniform = jax.vmap(lambda k: draws.uniform(k, (2,)))(keys[:, 0])
+    state = start_at(draw_pairs(uniform, config), keys[:, 1], config)
     return state, create_observation(state, config)
 
 
@@ -140,10 +151,11 @@ def step_worlds(
         undo = stack.where(valid & (operation != SUBMIT), (state.grid, state.size), undo)
 
     target, target_size = tasks.grids[state.pair, 1], tasks.sizes[state.pair, 1]
-    score = similarity(new.grid, new.size, target, target_size)
-    score = jnp.where(valid, score, state.similarity)  # with other tasks it is about another pair
+    equal, union = overlap(new.grid, new.size, target, target_size)
+    # With other tasks the target is another pair's.
+    score = jnp.where(valid, _share(equal, union), state.similarity)
     submits = valid & (operation == SUBMIT)
-    correct = submits & (score == 1.0)  # equal / union is exactly 1 iff the two counts agree
+    correct = submits & (equal == union)
     trials = jnp.where(state.trials > 0, state.trials - submits, state.trials)
     step_count = state.step_count + 1
     solved = state.solved | correct

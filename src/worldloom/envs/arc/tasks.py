@@ -150,7 +150,9 @@ def pack_tasks(tasks: Sequence[Task], grid_shape: tuple[int, int] | None = None)
     tests = np.array([len(task.tests) for task in tasks], np.int32)
     start = np.concatenate([[0], np.cumsum(demos + tests)[:-1]]).astype(np.int32)
     grids = planes.pack_numpy(cells, words)
-    identity = zlib.crc32(sizes.tobytes(), zlib.crc32(grids.tobytes()))
+    identity = zlib.crc32(grids.tobytes(), height * planes.WORD + width)
+    for other in (sizes, demos, tests):
+        identity = zlib.crc32(other.tobytes(), identity)
     arrays = {
         "grids": grids,
         "sizes": sizes,

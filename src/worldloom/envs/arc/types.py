@@ -32,6 +32,19 @@ NUM_OPERATIONS = 35
 NUM_EXTENDED_OPERATIONS = 41
 RULES = ("edit", "o2arc")
 STARTS = ("input", "blank", "target_blank", "curriculum")
+# The ten colours of ARC as its players know them, in red, green and blue.
+PALETTE: tuple[tuple[int, int, int], ...] = (
+    (0, 0, 0),  # 0 black, the background
+    (30, 147, 255),  # 1 blue
+    (249, 60, 49),  # 2 red
+    (79, 204, 48),  # 3 green
+    (255, 220, 0),  # 4 yellow
+    (153, 153, 153),  # 5 grey
+    (229, 58, 163),  # 6 magenta
+    (255, 133, 27),  # 7 orange
+    (135, 216, 241),  # 8 sky
+    (146, 18, 49),  # 9 maroon
+)
 
 
 class TaskBuffer(struct.PyTreeNode):

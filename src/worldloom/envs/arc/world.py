@@ -24,6 +24,7 @@ from worldloom.envs.arc.operations import NAMES
 from worldloom.envs.arc.tasks import Task
 from worldloom.envs.arc.taskset import TaskSet
 from worldloom.envs.arc.types import (
+    PALETTE,
     Action,
     ArcConfig,
     ArcState,
@@ -36,11 +37,6 @@ from worldloom.envs.arc.types import (
 ActionForm = Literal["point", "flat", "box", "mask"]
 Tasks = TaskBuffer | TaskSet | Sequence[Task]
 
-# The colours in which ARC is usually drawn, 0 to 9.
-PALETTE = (
-    (0, 0, 0), (30, 147, 255), (249, 60, 49), (79, 204, 48), (255, 220, 0),
-    (153, 153, 153), (229, 58, 163), (255, 133, 27), (135, 216, 241), (146, 18, 49),
-)  # fmt: skip
 _OUTSIDE = (64, 64, 64)  # of the canvas around the active area
 _CELL = 8  # pixels on a side
 

@@ -1,0 +1,163 @@
+"""The page of a run on ARC, from files that are made up: nothing is trained here."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldloom.envs.arc.load import load
+from worldloom.report.arc_report import write_arc_report
+from worldloom.report.arc_runs import telling_pairs
+from worldloom.report.pages import write_page
+from worldloom.train.arc_config import ArcTrainConfig, write_tasks
+from worldloom.train.arc_evaluate import ArcEvaluation
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+TASKS = ("recolour", "fall", "<b>&amp")
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of 40 updates on the shipped examples, one of which was solved."""
+    config = ArcTrainConfig(updates=40)
+    references = {
+        "random play": {"demo_pairs": 0.02, "test_pairs": 0.0, "k": 0},
+        "greedy editor": {"demo_pairs": 1.0, "test_pairs": 0.75, "k": 0},
+    }
+    about = {"worldloom": "0.1.0", "command": "worldloom train arc", "config": config.to_dict(),
+             "references": references, "hash": "3f9a1c07"}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    (tmp_path / "tasks.json").write_text(write_tasks(load("examples")))
+    write_lines(
+        tmp_path / "metrics.jsonl",
+        [
+            {"update": n, "steps": 8192 * (n + 1), "solved": n / 40, "return": 0.1 * n,
+             "length": 20 - n / 4, "entropy": 3 - n / 20, "kl": 0.01, "explained_variance": 0.5,
+             "seconds": n + 1.0}
+            for n in range(40)
+        ],
+    )  # fmt: skip
+    write_lines(
+        tmp_path / "eval.jsonl",
+        [
+            {"update": n, "seconds": 1.0 * n, "demo_pairs": n / 80, "demo_tasks": n / 160,
+             "test_pairs": 0.0, "test_tasks": 0.0, "demo_pass_at_1": 0.3, "demo_pass_at_k": 0.6,
+             "test_pass_at_1": 0.0, "test_pass_at_k": 0.1, "k": 4}
+            for n in (20, 40)
+        ],
+    )  # fmt: skip
+    timing = {"train_seconds": 40.0, "compile_seconds": 9.0, "steps": 327680, "updates": 40,
+              "steps_per_second": 8192.0}  # fmt: skip
+    (tmp_path / "timing.json").write_text(json.dumps(timing))
+    names = "task,demos,demos_solved,demos_solved_in_k,tests,tests_solved,tests_solved_in_k"
+    rows = [f"{names},solved,steps"]
+    rows += [f"{name},3,{3 - n},3,1,0,1,{n == 0},4.5" for n, name in enumerate(TASKS)]
+    (tmp_path / "tasks.csv").write_text("\n".join(rows) + "\n")
+    shots = [
+        {"grid": [[1, 0], [0, 3]], "operation": 2, "cells": [[0, 0]], "valid": True},
+        {"grid": [[2, 0], [0, 3]], "operation": 33, "cells": [[4, 5]], "valid": True},
+        {"grid": [[2, 0], [0, 3]], "operation": 34, "cells": None, "valid": True},
+        {"grid": [[2, 0], [0, 3]], "operation": None, "cells": None, "valid": True},
+    ]
+    episode = {"task": "recolour", "pair": "test 1", "solved": False, "shots": shots,
+               "input": [[1, 0], [0, 3]], "target": [[2, 0], [0, 2]]}  # fmt: skip
+    (tmp_path / "episodes.json").write_text(json.dumps([episode] * 2))
+    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
+    return tmp_path
+
+
+def test_the_page_tells_of_scores_tasks_and_episodes(folder):
+    page = write_page(folder).read_text()
+    assert page.count("<h2>") == 7
+    for words in ("12 tasks of examples", "random play, demonstrations 2", "demo pass@4",
+                  "recolour<strong> ✓</strong>", "recolour, test 1", "not solved", "resize",
+                  "&lt;b&gt;&amp;amp", "--updates 80"):  # fmt: skip
+        assert words in page, words
+    assert "<b>" not in page
+    assert "not complete" not in page
+
+
+def test_the_curve_of_training_is_the_share_of_solved_episodes(folder):
+    page = write_page(folder).read_text()
+    assert "training episodes: 97.5" in page  # of the last update, at 40 updates of 8192 steps
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("metrics.jsonl", "No update has been written yet"),
+        ("eval.jsonl", "The agent has not been evaluated yet"),
+        ("tasks.json", "does not hold the tasks of a run"),
+        ("episodes.json", "There are no recorded episodes"),
+    ],
+)
+def test_a_page_says_what_is_missing(folder, lost, said):
+    (folder / lost).unlink()
+    page = write_arc_report(folder).read_text()
+    assert "This run is not complete" in page
+    assert said in page
+
+
+def test_a_run_cut_short_says_how_far_it_came(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:13]) + lines[13][:20])
+    page = write_arc_report(folder).read_text()
+    assert "13 of 40 updates" in page
+    assert "A line of metrics.jsonl could not be read" in page
+
+
+def test_broken_episodes_do_not_break_the_page(folder):
+    (folder / "episodes.json").write_text('[{"task": 1}]')
+    assert "episodes.json cannot be read" in write_arc_report(folder).read_text()
+
+
+def test_episodes_are_chosen_from_all_kinds_of_pairs_and_many_tasks():
+    task = np.repeat(np.arange(5), 4)
+    tests = np.tile([False, False, False, True], 5)
+    solved = np.isin(np.arange(20), [0, 1, 2, 3, 4, 7])
+    found = ArcEvaluation(
+        tuple("abcde"), task, tests, solved, np.ones(20, int), np.zeros((0, 20), bool), 0.0
+    )
+    chosen = telling_pairs(found)
+    assert len(set(chosen.tolist())) == 8
+    kinds = {(bool(tests[n]), bool(solved[n])) for n in chosen}
+    assert len(kinds) == 4
+    assert len(set(task[chosen].tolist())) >= 4
+    assert len(telling_pairs(found, 100)) == 20
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need Debian's chromium")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_fits_the_screen_and_loads_nothing(folder, width):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    page: Path = write_arc_report(folder)
+    wrong = []
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
+        )
+        view = chromium.new_page(viewport={"width": width, "height": 800})
+        view.on("console", lambda message: wrong.append(message.text))
+        view.on("pageerror", lambda error: wrong.append(str(error)))
+        view.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
+            ),
+        )
+        view.goto(page.as_uri())
+        assert view.evaluate("document.documentElement.scrollWidth") <= width
+        boxes = view.evaluate(
+            """() => [...document.querySelectorAll('svg.wl-chart')]
+                .map(svg => svg.getBoundingClientRect())
+                .filter(box => box.width > 0).map(box => [box.width, box.height])"""
+        )
+        chromium.close()
+    assert wrong == []
+    assert len(boxes) >= 7 + 2 + 2  # charts, pictures of the two known tasks, episodes
