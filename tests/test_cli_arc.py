@@ -202,6 +202,8 @@ def test_play_serves_until_it_is_interrupted(tmp_path, compiled_once):
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # Tests that a shell runs in its background ignore Ctrl-C, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         try:
             lines = []

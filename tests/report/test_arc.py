@@ -190,6 +190,26 @@ def test_an_episode_shows_input_steps_by_name_answer_and_target():
     assert "solved" in texts(arc.episode_svg(SHOTS, target=target, solved=True))
 
 
+@pytest.mark.parametrize(
+    ("operation", "edit", "o2arc"),
+    [
+        (3, "fill green", "colour green"),
+        (13, "flood fill green", "flood fill green"),
+        (22, "move left", "move right"),
+        (24, "rotate clockwise", "rotate counter-clockwise"),
+        (30, "cut", "paste"),
+        (32, "copy input", "reset grid"),
+        (36, "transpose", "operation 36"),
+    ],
+)
+def test_an_operation_has_the_name_that_its_rules_give_it(operation, edit, o2arc):
+    assert arc.operation_name(operation) == edit
+    assert arc.operation_name(operation, "o2arc") == o2arc
+    for rules, name in (("edit", edit), ("o2arc", o2arc)):
+        document = arc.episode_svg([Shot(START, operation, rules=rules), Shot(START)])
+        assert name in texts(document)
+
+
 def test_an_input_that_is_not_the_start_is_shown_by_itself():
     document = arc.episode_svg(SHOTS, input=colours("8"))
     assert drawn_grids(document)[0] == as_drawn(colours("8"))
@@ -283,6 +303,8 @@ def test_an_episode_is_read_from_a_trajectory_up_to_its_end():
     play = create_batch_episode_runner(agent, len(steps))
     _, _, trajectory = play(states, config, jax.random.key(1), jnp.int32(0))
     shots = arc.shots_of(first, trajectory, 1)
+    assert {shot.rules for shot in shots} == {"edit"}
+    assert {s.rules for s in arc.shots_of(first, trajectory, 1, "o2arc")[:-1]} == {"o2arc"}
     assert [shot.operation for shot in shots] == [5, 99, 34, None]
     assert [shot.valid for shot in shots] == [True, False, True, True]
     answer = task.demos[0].output

@@ -117,6 +117,16 @@ def test_broken_episodes_do_not_break_the_page(folder):
     assert "episodes.json cannot be read" in write_arc_report(folder).read_text()
 
 
+def test_operations_of_a_run_have_the_names_of_its_rules(folder):
+    path = folder / "config.json"
+    about = json.loads(path.read_text())
+    about["config"]["world"]["rules"] = "o2arc"
+    path.write_text(json.dumps(about))
+    page = write_arc_report(folder).read_text()
+    assert "colour red" in page
+    assert "fill red" not in page
+
+
 def test_episodes_are_chosen_from_all_kinds_of_pairs_and_many_tasks():
     task = np.repeat(np.arange(5), 4)
     tests = np.tile([False, False, False, True], 5)

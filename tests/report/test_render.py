@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
+from worldloom.core.transforms import TimeLimitState
 from worldloom.envs.grid.kinds import Kind
 from worldloom.envs.grid.treasurehunt import world as treasurehunt
 from worldloom.envs.grid.world import GridWorld
-from worldloom.core.transforms import TimeLimitState
 from worldloom.report import render, sprites
 from worldloom.report.colors import rgb, series_color
 

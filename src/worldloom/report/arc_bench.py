@@ -37,8 +37,10 @@ def sections(raw: Mapping[str, Any]) -> list[str]:
 
 
 def _name(player: str, batch: Any) -> str:
+    if player not in _PLAYERS:
+        return player.replace("_", " ")
     worlds = f"{batch:,}" if isinstance(batch, int) else "many"
-    return _PLAYERS.get(player, player.replace("_", " ")).format(worlds=worlds)
+    return _PLAYERS[player].format(worlds=worlds)
 
 
 def _speed(raw: Mapping[str, Any]) -> str:

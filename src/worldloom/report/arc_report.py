@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from worldloom.envs.arc.tasks import Task
+from worldloom.envs.arc.types import Rules
 from worldloom.report import page
 from worldloom.report.arc import Shot, episode_svg
 from worldloom.report.arc_sheet import arrow, beside, cells
@@ -235,9 +236,13 @@ def _scores(run: Run) -> str:
     rows = [[agent, *(_percent(rates.get(n)) for n in names)] for agent, rates in agents.items()]
     text = (
         "Pairs: the share that is solved. Tasks: the share of tasks all of whose pairs are. "
-        "pass@k: solved in at least one of k sampled episodes. The greedy editor knows the answer: "
-        "what it leaves unsolved, the rules do not allow in the time."
+        "pass@k: solved in at least one of k sampled episodes."
     )
+    if "greedy editor" in agents:
+        text += (
+            " The greedy editor knows the answer: what it leaves unsolved, the rules do not allow "
+            "in the time."
+        )
     return page.section("Scores", page.table(head, rows), text=text)
 
 

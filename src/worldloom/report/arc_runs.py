@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import jax
 import numpy as np
 
+from worldloom.envs.arc.submission import write_submission
 from worldloom.envs.arc.taskset import TaskSet
 from worldloom.report.arc_report import EPISODES_FILE, write_arc_report
 from worldloom.report.arc_shots import Shot, shots_of
@@ -223,12 +224,20 @@ def eval_command(argv: list[str]) -> int:
         seed: int = 0
         tasks: bool = False
         """Also list every task."""
+        submission: Path | None = None
+        """Also write what it answers to the test inputs here, as ARC's competitions take it."""
         json: bool = False
 
     args = parse(Eval, argv, "worldloom eval", "score a run on arc")
+    if args.submission is not None:
+        _check_submission(args.submission, arc.read_config(args.target))
     loaded = arc.load_run(args.target)
     result = loaded.evaluate(args.attempts, args.seed)
     summary = {"run": str(args.target), "update": loaded.update} | result.to_dict()
+    if args.submission is not None:
+        answers = loaded.evaluator.predictions(loaded.agents, jax.random.key(args.seed))
+        write_submission(args.submission, answers)
+        summary["submission"] = str(args.submission)
     if args.json:
         print(json.dumps(plain(summary | {"tasks": result.table()}), indent=2))
         return 0
@@ -238,5 +247,16 @@ def eval_command(argv: list[str]) -> int:
         rows = result.table()
         shown = [["" if v is None else v for v in row.values()] for row in rows]
         table("tasks", list(rows[0]), shown)
-    facts(f"{args.target}, update {loaded.update}", scores_of(result))
+    shown = scores_of(result)
+    if args.submission is not None:
+        shown["submission"] = str(args.submission)
+    facts(f"{args.target}, update {loaded.update}", shown)
     return 0
+
+
+def _check_submission(path: Path, config: ArcTrainConfig) -> None:
+    """Refuses what could not be written or would mean nothing, before anything is played."""
+    if path.exists():
+        raise ValueError(f"--submission {path}: it exists, and is not replaced; name another file")
+    if config.algo == "greedy":
+        raise ValueError("--submission: greedy reads the answers; give the run of another agent")

@@ -19,7 +19,7 @@ from worldloom.algos.ppo import PPO, Apart, PPOState
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.envs.arc import operations
+from worldloom.envs.arc import o2arc, operations
 from worldloom.envs.arc.augment import augment
 from worldloom.envs.arc.environment import create_observation
 from worldloom.envs.arc.episodes import AgentFn, greedy_editor
@@ -51,7 +51,7 @@ REFERENCE_KEY = 4_000_037
 # Operations that do not look at the cell they point to, and those that may point anywhere.
 NOWHERE = {
     "edit": (operations.COPY_INPUT, operations.SUBMIT, operations.UNDO),
-    "o2arc": (31, 32, 34),  # copy from input, reset grid, submit
+    "o2arc": (o2arc.COPY_INPUT, o2arc.RESET, operations.SUBMIT),
 }
 ANYWHERE = (operations.RESIZE,)  # the same number under both rule sets
 
@@ -288,7 +288,13 @@ def run(
 
 
 def references(evaluator: ArcEvaluator) -> dict[str, dict[str, Any]]:
-    """What random play and the editor that knows the answer solve of the same pairs."""
+    """What random play and the editor that knows the answer solve of the same pairs.
+
+    The editor is left out under rules that it cannot play by.
+    """
+    if evaluator.rules.rules != "edit":
+        alone = ArcEvaluator(evaluator.tasks, evaluator.rules, random_agent)
+        return {"random play": alone((), jax.random.key(REFERENCE_KEY)).to_dict()}
     both = ArcEvaluator(evaluator.tasks, evaluator.rules, reference_agent, attempts=1)
     played = both((), jax.random.key(REFERENCE_KEY))
     alone = replace(played, attempts=played.attempts[:0])

@@ -118,6 +118,11 @@ class ArcTrainConfig:
                 f"arc: world.operations={list(self.world.operations)} allow no submission, and "
                 f"without one nothing is solved; add {SUBMIT}"
             )
+        if self.algo == "greedy" and self.world.rules != "edit":
+            raise ValueError(
+                f"arc: algo='greedy' cannot play by world.rules={self.world.rules!r}; "
+                "use 'edit', or another algo"
+            )
         if self.ppo.normalise_observations:
             raise ValueError(
                 "arc: ppo.normalise_observations is for measured numbers; the colours of a grid "

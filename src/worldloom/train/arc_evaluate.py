@@ -131,6 +131,7 @@ class ArcEvaluator:
         self.batch = min(rules.tasks.num_pairs, most)
         self._play = jax.jit(self._episodes)
         self._record = jax.jit(self._recorded)
+        self._answer = jax.jit(self._answers)
 
     @property
     def is_test(self) -> np.ndarray:
@@ -151,6 +152,10 @@ class ArcEvaluator:
         _, (last, _, _) = self._run(agents, pairs, key, rules, explore)
         return last.solved, last.step_count
 
+    def _answers(self, agents, pairs, key, rules, explore):
+        _, (last, _, _) = self._run(agents, pairs, key, rules, explore)
+        return create_observation(last, rules).grid, last.size
+
     def _recorded(self, agents, pairs, key, rules):
         states, (last, _, steps) = self._run(agents, pairs, key, rules, jnp.asarray(False))
         return create_observation(states, rules), steps, last.solved
@@ -159,14 +164,38 @@ class ArcEvaluator:
         self, agents: PyTree, pairs: np.ndarray, key: Key, explore: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Whether each episode (n,) from one of `pairs` (n,) was solved, and its length."""
+        solved, steps = self._in_batches(self._play, agents, pairs, key, explore)
+        return solved, steps
+
+    def _in_batches(self, program: Callable, agents, pairs, key, explore) -> list[np.ndarray]:
+        """What the program gives for the pairs (n,), `batch` of them at a time: leaves (n, ...)."""
         count = -len(pairs) % self.batch
         rows = np.concatenate([pairs, np.zeros(count, int)]).reshape(-1, self.batch)
         parts = [
-            self._play(agents, jnp.int32(row), jax.random.fold_in(key, n), self.rules, explore)
+            program(agents, jnp.int32(row), jax.random.fold_in(key, n), self.rules, explore)
             for n, row in enumerate(rows)
         ]
-        solved, steps = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return solved[: len(pairs)], steps[: len(pairs)]
+        return [np.concatenate(part)[: len(pairs)] for part in zip(*parts, strict=True)]
+
+    def predictions(self, agents: PyTree, key: Key) -> dict[str, list[list[np.ndarray]]]:
+        """For each test pair of each task two grids (h, w), as `write_submission` takes them.
+
+        They are the working grids at the end of two episodes: a greedy and a sampled one. Tasks
+        without test pairs are left out.
+        """
+        pairs = np.flatnonzero(self.is_test)
+        if not len(pairs):
+            raise ValueError(f"{self.tasks.name}: no task has a test pair whose answer is known")
+        found: dict[str, list[list[np.ndarray]]] = {}
+        attempts = [
+            zip(*self._in_batches(self._answer, agents, pairs, one, explore), strict=True)
+            for one, explore in zip(jax.random.split(key), (False, True), strict=True)
+        ]
+        owners = np.asarray(self.rules.tasks.task)[pairs]
+        for owner, *ends in zip(owners, *attempts, strict=True):
+            answer = [grid[:height, :width] for grid, (height, width) in ends]
+            found.setdefault(self.tasks.ids[owner], []).append(answer)
+        return found
 
     def __call__(self, agents: PyTree, key: Key, attempts: int | None = None) -> ArcEvaluation:
         """Scores of all pairs; `attempts` replaces the number of sampled attempts."""

@@ -66,6 +66,11 @@ def test_the_editor_that_knows_the_answer_solves_every_task(config):
     assert np.asarray(final.solved).all()
 
 
+def test_the_editor_refuses_rules_under_which_a_cell_cannot_tell_a_size(config):
+    with pytest.raises(ValueError, match="rules='o2arc'; it can play under \"edit\" alone"):
+        arc.greedy_editor(config.replace(rules="o2arc"))
+
+
 def test_random_agents_play_valid_allowed_actions_only(worlds, config):
     mask = jnp.isin(jnp.arange(35), jnp.asarray([0, 7, 31, 32, 34]))
     states = worlds.replace(operation_mask=jnp.broadcast_to(mask, (12, 35)))

@@ -164,8 +164,11 @@ def greedy_editor(config: ArcConfig) -> AgentFn:
     """An agent that knows the answer: resizes, mends one wrong cell after the other, submits.
 
     A yardstick, not a player: it reads the target, which no observation shows. It needs fills,
-    resize and submit, and as many steps as there are wrong cells, and two.
+    resize and submit, and as many steps as there are wrong cells, and two. It needs the rules
+    "edit" too: elsewhere a resize from one cell makes a grid of one cell.
     """
+    if config.rules != "edit":
+        raise ValueError(f'greedy_editor: rules={config.rules!r}; it can play under "edit" alone')
     tasks = config.tasks
 
     def act(states: ArcState, agent_state: PyTree, key: Key) -> tuple[PointAction, PyTree]:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -362,6 +363,32 @@ def test_the_references_are_random_play_and_an_editor_that_knows(finished):
     assert known["random play"]["demo_pairs"] < 0.5
 
 
+def test_under_other_rules_the_editor_is_no_reference(small):
+    config = small(world={"rules": "o2arc"})
+    evaluator = arc.make_evaluator(replace(config, algo="random"), load_tasks(config))
+    known = arc.references(evaluator)
+    assert list(known) == ["random play"]
+    assert 0.0 <= known["random play"]["demo_pairs"] < 0.5
+    assert arc.NOWHERE["o2arc"] == (31, 32, 34)
+
+
+def test_predictions_are_the_grids_at_the_end_of_two_episodes(small):
+    config = small()
+    tasks = load_tasks(config)
+    evaluator = ArcEvaluator(tasks, arc.make_evaluator(config, tasks).rules, knowing)
+    known = np.isin(np.arange(13), [4, 12])  # the second test of `one`, and that of `two`
+    found = evaluator.predictions(known, jax.random.key(0))
+    assert {name: len(answers) for name, answers in found.items()} == {
+        "one": 2, "three": 1, "two": 1,
+    }  # fmt: skip
+    expected = {"one": [False, True], "three": [False], "two": [True]}
+    for name, sure in expected.items():
+        for pair, mended, attempts in zip(tasks[name].tests, sure, found[name], strict=True):
+            assert len(attempts) == 2
+            for grid in attempts:
+                np.testing.assert_array_equal(grid, pair.output if mended else pair.input)
+
+
 # The command -------------------------------------------------------------------------------------
 
 
@@ -390,6 +417,26 @@ def test_the_command_trains_scores_and_reports(call, toys, copied):
     assert (copied / "report.html").exists()
 
 
+def test_the_command_writes_a_submission_once(call, copied, tmp_path):
+    path = tmp_path / "out" / "submission.json"
+    asked = ("eval", str(copied), "--attempts", "0", "--submission", str(path))
+    code, out, err = call(*asked)
+    assert code == 0, err
+    assert "submission.json" in out
+    written = json.loads(path.read_text())
+    assert {name: len(answers) for name, answers in written.items()} == {
+        "one": 2, "three": 1, "two": 1,
+    }  # fmt: skip
+    for attempt in ("attempt_1", "attempt_2"):
+        assert np.shape(written["one"][0][attempt]) == (3, 3)
+    before = path.read_bytes()
+    code, out, err = call(*asked)
+    assert (code, out) == (2, "")
+    assert "it exists, and is not replaced" in err
+    assert len(err.splitlines()) == 1
+    assert path.read_bytes() == before
+
+
 def test_the_command_goes_on_with_a_run(call, copied):
     code, out, err = call("train", "--resume", str(copied), "--updates", "8", "--json")
     assert code == 0, err
@@ -407,6 +454,7 @@ def test_the_command_goes_on_with_a_run(call, copied):
         ("train arc --world.operations 0 1", "allow no submission"),
         ("train arc --world.operations 99 34", "there is no operation 99"),
         ("train arc --world.max-steps 0", "max_steps=0"),
+        ("train arc --algo greedy --world.rules o2arc", "algo='greedy' cannot play by"),
         ("train arc --ppo.num-minibatches 7", "num_minibatches=7 does not divide"),
         ("train arc --ppo.normalise-observations", "the colours of a grid are names"),
         ("train arc --resume nowhere", "nowhere is not a run folder"),
