@@ -196,14 +196,16 @@ def test_a_broken_task_file_is_told_with_its_cell(call, tmp_path):
 
 
 def test_play_serves_until_it_is_interrupted(tmp_path, compiled_once):
-    code = "import sys; from worldloom.cli import main; sys.exit(main(sys.argv[1:]))"
+    # Tests that a shell runs in its background ignore Ctrl-C, and so would what they start.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from worldloom.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", code, "arc", "play", "fall", "--json", "--out", "kept"]
     environment = os.environ | {"WORLDLOOM_CACHE": compiled_once}
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # Tests that a shell runs in its background ignore Ctrl-C, and so would what they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         try:
             lines = []

@@ -38,6 +38,11 @@ def overlap(grid: Array, size: Array, target: Array, target_size: Array) -> tupl
     return equal, size.prod(-1) + target_size.prod(-1) - common.prod(-1)
 
 
+def similarity(grid: Array, size: Array, target: Array, target_size: Array) -> Array:
+    """Equal cells inside both areas over cells in the union of both: 1 iff the grids are equal."""
+    return _share(*overlap(grid, size, target, target_size))
+
+
 def _share(equal: Array, union: Array) -> Array:
     return equal / union.astype(jnp.float32)
 
@@ -103,7 +108,7 @@ def start_at(pair: Array, keys: Key, config: ArcConfig) -> ArcState:
         pair=pair,
         step_count=jnp.zeros(batch, jnp.int32),
         trials=jnp.broadcast_to(int32(config.max_trials), batch),
-        similarity=_share(*overlap(grid, size, target, target_size)),
+        similarity=similarity(grid, size, target, target_size),
         solved=jnp.zeros(batch, bool),
         operation_mask=jnp.broadcast_to(config.operation_mask, (*batch, config.num_operations)),
         tasks_id=jnp.broadcast_to(tasks.identity, batch),
