@@ -123,6 +123,9 @@ def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str,
     programs["host_loop_donating"] = partial(host_loop, batch_step_donating)
     for name in ("host_loop", "host_loop_donating"):
         jax.block_until_ready(programs[name]())  # compiles
+    # A callback may still be on its way when the results are there.
+    played = programs["callback_per_step"]
+    programs["callback_per_step"] = lambda: (jax.block_until_ready(played()), jax.effects_barrier())
     timed = interleave(programs, repeats)
     return {
         "batch": batch,

@@ -16,7 +16,6 @@ _PLAYERS = {
     "jaxarc_on_all_cores": "JaxARC, {worlds} worlds, all cores",
     "arcle_single": "ARCLE, one world",
     "arcle_vector": "ARCLE, a vector of worlds",
-    "arcle_processes": "ARCLE, a process for each core",
     "arcle_processes": "ARCLE, a vector of processes",
 }
 # what is chosen -> (steps with it, steps without it)
