@@ -262,6 +262,7 @@ def test_observations_are_the_callers_to_change(single):
     before = copy.deepcopy(obs)
     obs["wind"][:] = 9
     again, _ = single.reset(seed=0)
+    assert not (again["wind"] == 9).any()
     same(again, before)
 
 

@@ -1,7 +1,10 @@
-"""A run folder as the trainer leaves it, made up."""
+"""A run folder as the trainer leaves it, made up, and a real browser to look at pages."""
 
 import json
 import math
+import shutil
+import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +12,14 @@ import pytest
 
 from worldloom.envs.grid.treasurehunt import world as treasurehunt
 from worldloom.report import render
+from worldloom.report.arc_play import PlayServer
 
 EPOCHS, AGENTS, TURNS = 120, 5, 50
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 
 def random_walk(world, turns, seed=0):
@@ -132,3 +141,34 @@ def _make_run():
 def run_folder(tmp_path_factory):
     """One complete run for all tests that only read."""
     return make_run(tmp_path_factory.mktemp("runs") / "treasurehunt-jax_fused-3")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("the browser tests need Debian's chromium")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="the browser tests need the playwright package"
+    )
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def _serving(game):
+    with PlayServer(game) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="session", name="serving")
+def _serving_fixture():
+    """serving(game): a server of a game of ARC, running in a thread of its own."""
+    return _serving

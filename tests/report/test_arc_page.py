@@ -1,7 +1,6 @@
 """The page of a run on ARC, from files that are made up: nothing is trained here."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from worldloom.report.pages import write_page
 from worldloom.train.arc_config import ArcTrainConfig, write_tasks
 from worldloom.train.arc_evaluate import ArcEvaluation
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 TASKS = ("recolour", "fall", "<b>&amp")
 
 
@@ -142,32 +140,26 @@ def test_episodes_are_chosen_from_all_kinds_of_pairs_and_many_tasks():
     assert len(telling_pairs(found, 100)) == 20
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need Debian's chromium")
 @pytest.mark.parametrize("width", [360, 1200])
-def test_the_page_fits_the_screen_and_loads_nothing(folder, width):
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+def test_the_page_fits_the_screen_and_loads_nothing(folder, browser, width):
     page: Path = write_arc_report(folder)
     wrong = []
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
-        view = chromium.new_page(viewport={"width": width, "height": 800})
-        view.on("console", lambda message: wrong.append(message.text))
-        view.on("pageerror", lambda error: wrong.append(str(error)))
-        view.on(
-            "request",
-            lambda request: (
-                None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
-            ),
-        )
-        view.goto(page.as_uri())
-        assert view.evaluate("document.documentElement.scrollWidth") <= width
-        boxes = view.evaluate(
-            """() => [...document.querySelectorAll('svg.wl-chart')]
-                .map(svg => svg.getBoundingClientRect())
-                .filter(box => box.width > 0).map(box => [box.width, box.height])"""
-        )
-        chromium.close()
+    view = browser.new_page(viewport={"width": width, "height": 800})
+    view.on("console", lambda message: wrong.append(message.text))
+    view.on("pageerror", lambda error: wrong.append(str(error)))
+    view.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
+        ),
+    )
+    view.goto(page.as_uri())
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = view.evaluate(
+        """() => [...document.querySelectorAll('svg.wl-chart')]
+            .map(svg => svg.getBoundingClientRect())
+            .filter(box => box.width > 0).map(box => [box.width, box.height])"""
+    )
+    view.close()
     assert wrong == []
     assert len(boxes) >= 7 + 2 + 2  # charts, pictures of the two known tasks, episodes

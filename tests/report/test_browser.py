@@ -1,36 +1,10 @@
 """The pages in a real browser: nothing broken, nothing loaded, everything on a phone's screen."""
 
-import shutil
-
 import pytest
 
 from worldloom.report.html import write_bench, write_comparison, write_report
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="the browser tests need the playwright package"
-)
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need Debian's chromium"),
-]
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1200, "height": 900}
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,8 @@ def make(name: str, **options: Any) -> PureEnv:
 def option_names(function: Callable[..., Any]) -> set[str] | None:
     """Keyword options of a maker; None if it takes **options, of which only itself knows.
 
-    Our own makers hand their **rules to the function `world` beside them, which names them.
+    Our own makers hand their **rules to the function `world` beside them, which names them, or
+    checks them itself.
     """
     parameters = inspect.signature(function).parameters
     found = {n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -86,4 +87,7 @@ def option_names(function: Callable[..., Any]) -> set[str] | None:
     world = getattr(inspect.getmodule(function), "world", None)
     if world is None or not function.__module__.startswith("worldloom."):
         return None
-    return found | set(inspect.signature(world).parameters)
+    rules = inspect.signature(world).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in rules):
+        return None
+    return found | {p.name for p in rules}

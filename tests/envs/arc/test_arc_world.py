@@ -272,7 +272,7 @@ def test_facts_name_the_operations_that_are_allowed():
     ("options", "message"),
     [
         ({"action": "boxes"}, "no action='boxes'; did you mean 'box'"),
-        ({"max_step": 3}, "arc has no option 'max_step'; did you mean 'max_steps'"),
+        ({"max_step": 3}, "there is no option 'max_step'; did you mean 'max_steps'"),
         ({"max_steps": 0}, "max_steps=0; it must be at least 1"),
         ({"tasks": DOT, "split": "training"}, "split='training' needs the name of a task set"),
     ],

@@ -48,7 +48,8 @@ def make_config(
         raise ValueError('arc: extended operations belong to rules="edit"')
     for name, value in rewards.items():
         if name not in REWARDS:
-            raise ValueError(f"arc: there is no option {name!r}; {suggest(name, list(REWARDS))}")
+            known = [*(make_config.__kwdefaults__ or {}), *REWARDS]
+            raise ValueError(f"arc: there is no option {name!r}; {suggest(name, known)}")
         if not np.isfinite(value):
             raise ValueError(f"arc: {name}={value}; rewards must be finite numbers")
     if max_steps < 1:

@@ -45,22 +45,9 @@ def world(
     tasks: Tasks,
     *,
     action: ActionForm = "point",
-    operations: Sequence[int] | None = None,
-    rules: str = "edit",
-    extended: bool = False,
-    start: str = "input",
-    demonstrations: int = 0,
-    evaluation: bool = False,
-    max_steps: int = 100,
-    max_trials: int = 3,
-    start_edits: int = 3,
-    similarity_weight: float = 1.0,
-    step_penalty: float = -0.01,
-    success_bonus: float = 10.0,
-    wrong_penalty: float = -1.0,
-    invalid_penalty: float = -0.1,
+    **options: Any,
 ) -> "ArcWorld":
-    """The world of these tasks; the options are those of `make_config`, and `action`.
+    """The world of these tasks; the options are those of `make_config`.
 
     `action` is the form of the actions: "point" (or "flat", the same: one integer, operation *
     H * W + row * W + column), "box" (a dict of operation, r1, c1, r2 and c2, corners inclusive and
@@ -70,24 +57,7 @@ def world(
     known = list(get_args(ActionForm))
     if action not in known:
         raise ValueError(f"arc: there is no action={action!r}; {suggest(action, known)}")
-    config = make_config(
-        tasks.buffer() if isinstance(tasks, TaskSet) else tasks,
-        operations=operations,
-        rules=rules,
-        extended=extended,
-        start=start,
-        demonstrations=demonstrations,
-        evaluation=evaluation,
-        max_steps=max_steps,
-        max_trials=max_trials,
-        start_edits=start_edits,
-        similarity_weight=similarity_weight,
-        step_penalty=step_penalty,
-        success_bonus=success_bonus,
-        wrong_penalty=wrong_penalty,
-        invalid_penalty=invalid_penalty,
-    )
-    return ArcWorld(config, action)
+    return ArcWorld(make_config(tasks, **options), action)
 
 
 def make(
