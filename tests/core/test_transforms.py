@@ -7,7 +7,8 @@ import pytest
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
+from worldloom.core.protocols import EnvSpec, PureEnv
+from worldloom.core.spaces import Discrete
 from worldloom.core.transforms import (
     TimeLimitState,
     as_pure,
@@ -19,6 +20,7 @@ from worldloom.core.transforms import (
     frame_stack,
     time_limit,
 )
+from worldloom.core.types import TimeStep
 
 KEY = jax.random.key(7)
 
@@ -359,3 +361,35 @@ def test_a_wrong_option_is_named_with_its_remedy(bell, transform, message):
 def test_frame_stack_needs_turns(counter):
     with pytest.raises(ValueError, match="frame_stack: counter is not a turn-based world"):
         frame_stack(counter(), 2)
+
+
+def test_a_world_written_for_many_is_not_mapped():
+    class Counter:
+        spec = EnvSpec("counter", Discrete(3), Discrete(2))
+
+        def default_params(self):
+            return jnp.int32(10)
+
+        def reset(self, key, params):
+            state = jnp.int32(0)
+            no = jnp.asarray(False)
+            return state, TimeStep(state, jnp.float32(0), no, no, state, ())
+
+        def step(self, key, state, action, params):
+            raise AssertionError("the function for one world was called")
+
+        def reset_many(self, keys, params):
+            return jax.vmap(self.reset, (0, None))(keys, params)
+
+        def step_many(self, keys, state, action, params):
+            state = state + action
+            over = state >= params
+            reward = action.astype(jnp.float32)
+            return state, TimeStep(state, reward, over, jnp.zeros_like(over), state, ())
+
+    worlds = autoreset_batch(Counter(), 3)
+    state, _ = worlds.reset(jax.random.key(0), 2)
+    for expected in ([0, 1, 1], [0, 0, 0]):  # at 2 a world starts again
+        state, timestep = worlds.step(jax.random.key(0), state, jnp.array([0, 1, 1]), 2)
+        np.testing.assert_array_equal(state, expected)
+    np.testing.assert_array_equal(timestep.final_obs, [0, 2, 2])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.bench import players
-from worldloom.bench.arc_parts import ablation, recompilations
+from worldloom.bench.arc_parts import ablation, compile_seconds, recompilations
 from worldloom.bench.figures import MEANING
 from worldloom.bench.record import Record
 from worldloom.bench.timer import ratio
@@ -195,6 +195,7 @@ def curve(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
 
 def parts(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
     """What each design choice is worth, and that nothing is compiled twice."""
+    raw["compile_seconds"] = compile_seconds(sizes.parts_batch)
     raw["recompilations_in_steady_state"] = recompilations(sizes.parts_batch)
     raw["ablation"] = ablation(sizes.parts_batch, sizes.repeats, record.note)
 

@@ -17,6 +17,7 @@ from worldloom.envs.arc.environment import (
     batch_reset,
     batch_step,
     batch_step_donating,
+    reset_worlds,
     step_worlds,
 )
 from worldloom.envs.arc.episodes import random_boxes
@@ -43,6 +44,19 @@ def recompilations(batch: int) -> int:
         action = random_boxes(jax.random.key(i), state.operation_mask, config.grid_shape)
         state, *_ = step(state, action, config.replace(step_penalty=-0.01 * i))
     return traces - 1
+
+
+def compile_seconds(batch: int) -> dict[str, float]:
+    """How long the functions for users take to trace and compile, cold."""
+    config = make_world("arc-agi-1", 30).default_params()
+    keys = jax.random.split(jax.random.key(0), batch)
+    start, reset_seconds = compiled(reset_worlds, keys, config)
+    state, _ = start(keys, config)
+    action = random_boxes(keys[0], state.operation_mask, config.grid_shape)
+    return {
+        "batch_reset": reset_seconds,
+        "batch_step": compiled(step_worlds, state, action, config)[1],
+    }
 
 
 def switch_step(state, action, config):
@@ -99,14 +113,14 @@ def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str,
     key = jax.random.key(1)
     programs, seconds = {}, {}
 
-    def play(config, key, look):
-        return random_play(env, config, key, batch, STEPS, "box", look)
+    def play(state, key, config, look):
+        return random_play(env, state, config, key, STEPS, "box", look)
 
     for name, function, args in (
         ("one_formulation", partial(_repeat, _grids), (state, key, config)),
         ("switch", partial(_repeat, switch_step), (state, key, config)),
-        ("no_callback", partial(play, look=None), (config, key)),
-        ("callback_per_step", partial(play, look=np.asarray), (config, key)),
+        ("no_callback", partial(play, look=None), (state, key, config)),
+        ("callback_per_step", partial(play, look=np.asarray), (state, key, config)),
     ):
         program, seconds[name] = compiled(function, *args)
         programs[name] = partial(program, *args)

@@ -95,7 +95,9 @@ def not_turn_based(*_: Any) -> Any:
 class PureEnv:
     """An environment as one value of functions: what the transforms return.
 
-    `base` is the world itself under all transforms, for rendering and tables. The last four
+    `base` is the world itself under all transforms, for rendering and tables. `reset_many` and
+    `step_many` are `reset` and `step` for B worlds on a leading axis, keys (B,) and shared params,
+    where a world is written that way; otherwise `batch` maps the functions for one. The last four
     exist in turn-based worlds; see `turn_based`.
     """
 
@@ -104,6 +106,8 @@ class PureEnv:
     reset: Callable[[Key, PyTree], tuple[PyTree, TimeStep]]
     step: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]]
     base: Any
+    reset_many: Callable[[Key, PyTree], tuple[PyTree, TimeStep]] | None = None
+    step_many: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]] | None = None
     observe_agent: Callable[..., Any] = not_turn_based
     apply_agent: Callable[..., Any] = not_turn_based
     apply_all: Callable[..., Any] = not_turn_based

@@ -1,6 +1,9 @@
 """Running sums."""
 
+from typing import Any
+
 import jax.numpy as jnp
+import numpy as np
 
 from worldloom.core.types import Array
 
@@ -20,12 +23,15 @@ def running_sum(values: Array) -> Array:
     """Sums of `values` (n, ...) up to and including each place; exact for counts below 2**24."""
     count = values.shape[0]
     if count <= 2 * BLOCK:
-        places = jnp.arange(count)
-        triangle = (places[:, None] >= places).astype(values.dtype)
-        return jnp.tensordot(triangle, values, axes=1)
+        return jnp.tensordot(_triangle(count, values.dtype), values, axes=1)
     pad = [(0, -count % BLOCK)] + [(0, 0)] * (values.ndim - 1)
     blocks = jnp.pad(values, pad).reshape(-1, BLOCK, *values.shape[1:])
-    within = jnp.swapaxes(running_sum(jnp.swapaxes(blocks, 0, 1)), 0, 1)
+    within = jnp.moveaxis(jnp.tensordot(blocks, _triangle(BLOCK, values.dtype).T, (1, 0)), -1, 1)
     total = within[:, -1]
     before = running_sum(total) - total
     return (within + before[:, None]).reshape(-1, *values.shape[1:])[:count]
+
+
+def _triangle(count: int, dtype: Any) -> np.ndarray:
+    # In numpy: a constant of the program, where one of jax.numpy's is a kernel.
+    return np.tri(count, dtype=dtype)

@@ -4,6 +4,7 @@
 turn-based one turn based, `autoreset` and `episode_stats` keep its `reset` and `step` only.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -26,7 +27,18 @@ def as_pure(env: Environment | PureEnv) -> PureEnv:
         name: getattr(env, name, not_turn_based)
         for name in ("observe_agent", "apply_agent", "apply_all", "end_turn")
     }
-    return PureEnv(env.spec, env.default_params, env.reset, env.step, env, **turns)
+    many = {name: getattr(env, name, None) for name in ("reset_many", "step_many")}
+    return PureEnv(env.spec, env.default_params, env.reset, env.step, env, **many, **turns)
+
+
+def reset_many(env: PureEnv) -> Callable[[Key, PyTree], tuple[PyTree, TimeStep]]:
+    """`reset` for keys (B,): the world's own, or that for one, mapped."""
+    return env.reset_many or jax.vmap(env.reset, (0, None))
+
+
+def step_many(env: PureEnv) -> Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]]:
+    """`step` for B worlds: the world's own, or that for one, mapped."""
+    return env.step_many or jax.vmap(env.step, (0, 0, 0, None))
 
 
 class TransformState(struct.PyTreeNode):
@@ -146,7 +158,7 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         return step_by_turn(made, key, state, action, params)
 
     made = PureEnv(
-        spec, inner.default_params, reset, step, inner.base,
+        spec, inner.default_params, reset, step, inner.base, None, None,
         observe_agent, apply_agent, apply_all, end_turn,
     )  # fmt: skip
     return made
@@ -220,10 +232,10 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
         return draws.split(key, num_worlds)
 
     def reset(key, params):
-        return jax.vmap(inner.reset, (0, None))(split(key), params)
+        return reset_many(inner)(split(key), params)
 
     def step(key, state, action, params):
-        return jax.vmap(inner.step, (0, 0, 0, None))(split(key), state, action, params)
+        return step_many(inner)(split(key), state, action, params)
 
     made = PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
     if not inner.turn_based:
@@ -308,14 +320,14 @@ def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32
     if chunk < 1:
         raise ValueError(f"autoreset_batch: chunk={chunk}; it must be at least 1")
     inner = as_pure(env)
-    many = batch(inner, num_worlds)
+    worlds = batch(inner, num_worlds)
 
     def step(key, state, action, params):
         step_key, start_key = draws.split(key)
-        state, timestep = many.step(step_key, state, action, params)
+        state, timestep = worlds.step(step_key, state, action, params)
 
         def start(keys):
-            state, first = jax.vmap(inner.reset, (0, None))(keys, params)
+            state, first = reset_many(inner)(keys, params)
             return state, first.obs
 
         done = timestep.terminated | timestep.truncated
@@ -323,7 +335,7 @@ def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32
         state, obs = update_chosen(done, start, (state, timestep.obs), keys, chunk)
         return state, timestep.replace(obs=obs, final_obs=timestep.obs)
 
-    return PureEnv(inner.spec, inner.default_params, many.reset, step, inner.base)
+    return PureEnv(inner.spec, inner.default_params, worlds.reset, step, inner.base)
 
 
 class EpisodeStats(struct.PyTreeNode):

@@ -169,11 +169,15 @@ def test_starts_that_tell_of_the_answer_are_refused_in_evaluation(config):
             arc.make_config(config.tasks, evaluation=True, start=start)
 
 
-def test_tasks_without_test_pairs_are_not_drawn_in_evaluation(config):
+def test_a_task_without_test_pairs_makes_a_world_in_which_nothing_is_valid(config):
     counts = jnp.where(jnp.arange(config.tasks.num_tasks) == 4, config.tasks.tests_count, 0)
     some = config.replace(evaluation=True, tasks=config.tasks.replace(tests_count=counts))
-    state, _ = arc.batch_reset(KEYS, some)
-    np.testing.assert_array_equal(config.tasks.task[state.pair], 4)
+    state, _ = arc.batch_reset(jax.random.split(jax.random.key(0), 64), some)
+    fill = jax.tree.map(lambda x: jnp.full((64,), x), arc.create_bbox_action(1, 0, 0, 1, 1))
+    *_, info = arc.batch_step(state, fill, some)
+    works = np.asarray(info.operation_type == 1)
+    assert 0 < works.sum() < 64
+    np.testing.assert_array_equal(config.tasks.task[state.pair[works]], 4)
 
 
 def test_worlds_spread_over_devices_play_as_on_one(worlds, config):

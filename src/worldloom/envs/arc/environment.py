@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from worldloom.core import draws, stack
 from worldloom.core.sparse import lift
-from worldloom.core.sums import running_count
 from worldloom.core.types import Array, Key
 from worldloom.envs.arc import actions, o2arc, operations, planes
 from worldloom.envs.arc.operations import SUBMIT, UNDO, Canvas
@@ -55,20 +54,19 @@ def _below(uniform: Array, n: Array) -> Array:
     return jnp.minimum((uniform * n).astype(jnp.int32), n - 1)
 
 
-def draw_pairs(uniform: Array, config: ArcConfig) -> Array:
+def draw_pairs(uniform: Array, config: ArcConfig) -> tuple[Array, Array]:
     """A task drawn uniformly, then one of its pairs: (B,) rows of the buffer from (B, 2) numbers.
 
-    Demonstration pairs, or test pairs in evaluation.
+    Demonstration pairs, or test pairs in evaluation. And whether there is such a pair, (B,):
+    `make_config` sees to it, but a buffer or a flag may have been replaced since.
     """
     tasks = config.tasks
+    task = _below(uniform[..., 0], int32(tasks.num_tasks))
     evaluation = jnp.asarray(config.evaluation, bool)
-    start = jnp.where(evaluation, tasks.tests_start, tasks.demos_start)
-    count = jnp.where(evaluation, tasks.tests_count, tasks.demos_count)
-    # Among the tasks that have such a pair: a test pair may have no answer and be left out.
-    rank = running_count(count > 0)
-    nth = _below(uniform[..., 0], rank[-1])
-    task = jnp.searchsorted(rank, nth, side="right", method="compare_all")
-    return start[task] + _below(uniform[..., 1], count[task])
+    start = jnp.where(evaluation, tasks.tests_start[task], tasks.demos_start[task])
+    count = jnp.where(evaluation, tasks.tests_count[task], tasks.demos_count[task])
+    exists = count > 0
+    return jnp.where(exists, start + _below(uniform[..., 1], count), 0), exists
 
 
 def _scribble(keys: Key, grid: Array, size: Array, edits: Array) -> Array:
@@ -121,7 +119,10 @@ def reset_worlds(keys: Key, config: ArcConfig) -> tuple[ArcState, Observation]:
     """B fresh worlds from keys (B,)."""
     keys = jax.vmap(draws.split)(keys)
     uniform = jax.vmap(lambda k: draws.uniform(k, (2,)))(keys[:, 0])
-    state = start_at(draw_pairs(uniform, config), keys[:, 1], config)
+    pair, exists = draw_pairs(uniform, config)
+    state = start_at(pair, keys[:, 1], config)
+    # A world without a pair of its own knows no tasks: every action in it is invalid.
+    state = state.replace(tasks_id=jnp.where(exists, state.tasks_id, ~state.tasks_id))
     return state, create_observation(state, config)
 
 

@@ -15,10 +15,11 @@ from worldloom.core.names import suggest
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict, Discrete, Space
 from worldloom.core.transforms import as_pure
-from worldloom.core.types import Key, PyTree, TimeStep
+from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.envs.arc import o2arc, planes
+from worldloom.envs.arc.actions import as_action
 from worldloom.envs.arc.config import make_config
-from worldloom.envs.arc.environment import arc_reset, arc_step
+from worldloom.envs.arc.environment import arc_reset, arc_step, reset_worlds, step_worlds
 from worldloom.envs.arc.load import load
 from worldloom.envs.arc.operations import NAMES
 from worldloom.envs.arc.tasks import Task
@@ -30,6 +31,7 @@ from worldloom.envs.arc.types import (
     ArcState,
     BoxAction,
     MaskAction,
+    Observation,
     StepInfo,
     TaskBuffer,
 )
@@ -104,28 +106,24 @@ class ArcWorld:
         return self.config
 
     def reset(self, key: Key, params: ArcConfig) -> tuple[ArcState, TimeStep]:
-        state, obs = arc_reset(key, params)
-        no = jnp.asarray(False)
-        target_size = params.tasks.sizes[state.pair, 1]
-        info = StepInfo(
-            similarity=state.similarity,
-            similarity_improvement=jnp.float32(0),
-            operation_type=jnp.int32(-1),  # nothing has been done
-            step_count=state.step_count,
-            episode_done=no,
-            terminated=no,
-            truncated=no,
-            solved=no,
-            size_correct=(state.size == target_size).all(),
-        )
-        return state, TimeStep(obs, jnp.float32(0), no, no, obs, info)
+        return _first(*arc_reset(key, params), params)
 
     def step(
         self, key: Key, state: ArcState, action: PyTree, params: ArcConfig
     ) -> tuple[ArcState, TimeStep]:
         """One action; the key is not used, since nothing in a step is left to chance."""
-        state, obs, reward, _, info = arc_step(state, _from_dict(action), params)
-        return state, TimeStep(obs, reward, info.terminated, info.truncated, obs, info)
+        return _later(*arc_step(state, _from_dict(action), params))
+
+    def reset_many(self, keys: Key, params: ArcConfig) -> tuple[ArcState, TimeStep]:
+        """`reset` for keys (B,)."""
+        return _first(*reset_worlds(keys, params), params)
+
+    def step_many(
+        self, keys: Key, state: ArcState, action: PyTree, params: ArcConfig
+    ) -> tuple[ArcState, TimeStep]:
+        """`step` for B worlds."""
+        action = as_action(_from_dict(action))
+        return _later(*step_worlds(state, action, params))
 
     def describe(self) -> dict[str, Any]:
         """Static facts, for tables."""
@@ -143,6 +141,29 @@ class ArcWorld:
     def renderers(self) -> Mapping[str, Callable[[ArcState, ArcConfig], Any]]:
         """How to draw a state, by the names that Gymnasium gives to the ways of drawing."""
         return {"rgb_array": pixels, "ansi": text}
+
+
+def _first(state: ArcState, obs: Observation, params: ArcConfig) -> tuple[ArcState, TimeStep]:
+    """The time step of fresh worlds."""
+    zero, no = jnp.zeros_like(state.similarity), jnp.zeros_like(state.solved)
+    info = StepInfo(
+        similarity=state.similarity,
+        similarity_improvement=zero,
+        operation_type=jnp.full_like(state.step_count, -1),  # nothing has been done
+        step_count=state.step_count,
+        episode_done=no,
+        terminated=no,
+        truncated=no,
+        solved=no,
+        size_correct=(state.size == params.tasks.sizes[state.pair, 1]).all(-1),
+    )
+    return state, TimeStep(obs, zero, no, no, obs, info)
+
+
+def _later(
+    state: ArcState, obs: Observation, reward: Array, done: Array, info: StepInfo
+) -> tuple[ArcState, TimeStep]:
+    return state, TimeStep(obs, reward, info.terminated, info.truncated, obs, info)
 
 
 def _from_dict(action: PyTree) -> Action:
