@@ -24,7 +24,8 @@ from worldloom.envs.arc.episodes import random_boxes
 from worldloom.envs.arc.operations import Canvas
 from worldloom.envs.arc.types import NUM_OPERATIONS
 
-STEPS = 50  # in a block
+STEPS = 50  # in a block of edits
+PLAY_STEPS = 1000  # in a block of play: a short one after another program finds its caches cold
 
 
 def recompilations(batch: int) -> int:
@@ -114,7 +115,7 @@ def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str,
     programs, seconds = {}, {}
 
     def play(state, key, config, look):
-        return random_play(env, state, config, key, STEPS, "box", look)
+        return random_play(env, state, config, key, PLAY_STEPS, "box", look)
 
     for name, function, args in (
         ("one_formulation", partial(_repeat, _grids), (state, key, config)),
@@ -129,7 +130,7 @@ def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str,
 
     def host_loop(step):
         own = jax.tree.map(jnp.copy, state)
-        for _ in range(STEPS):
+        for _ in range(PLAY_STEPS):
             own, *_ = step(own, action, config)
         return own
 
@@ -143,6 +144,11 @@ def ablation(batch: int, repeats: int, note: Callable[[str], None]) -> dict[str,
     timed = interleave(programs, repeats)
     return {
         "batch": batch,
-        "steps_per_second": {n: batch * STEPS / timing.median for n, timing in timed.items()},
+        "steps_per_second": {
+            name: batch
+            * (STEPS if name in ("one_formulation", "switch") else PLAY_STEPS)
+            / timing.median
+            for name, timing in timed.items()
+        },
         "compile_seconds": seconds,
     }

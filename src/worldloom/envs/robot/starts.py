@@ -1,0 +1,73 @@
+"""Tables of states to begin an episode in, computed once with MuJoCo before anything is compiled.
+
+So a reset needs no engine: it costs the copy of a row, on every backend, and is the same on all.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom.envs.robot.engines import Engine
+from worldloom.envs.robot.model import Robot, mujoco
+from worldloom.envs.robot.types import Physics, Reading, Starts
+
+TILT, BEND, TURN, DRIFT = 0.06, 0.05, 0.3, 0.1  # rad, rad, rad/s, m/s
+
+
+def around_home(engine: Engine, count: int, seed: int) -> Starts:
+    """`count` robots near the home pose, leaning and moving a little, with a sole on the floor.
+
+    The first is the home pose itself, at rest.
+    """
+    robot, random = engine.robot, np.random.default_rng(seed)
+    model = robot.model
+    qpos = np.tile(robot.home, (count, 1))
+    qvel = np.zeros((count, model.nv))
+    some = slice(1, None)
+    tilt = random.uniform(-TILT, TILT, (count, 2))
+    qpos[some, 3:7] = _leaning(tilt)[some]
+    bend = random.uniform(-BEND, BEND, (count, robot.num_joints))
+    joints = np.clip(robot.home_joints + bend, robot.lower, robot.upper)
+    qpos[some, robot.joint_qpos[:, None].T] = joints[some]
+    qvel[some, :3] = random.uniform(-DRIFT, DRIFT, (count, 3))[some]
+    qvel[some, 3:6] = random.uniform(-TURN, TURN, (count, 3))[some]
+    qvel[some, robot.joint_qvel[:, None].T] = random.uniform(-TURN, TURN, bend.shape)[some]
+    return table(engine, qpos, qvel, random.uniform(0.0, 1.0, count))
+
+
+def _leaning(tilt: np.ndarray) -> np.ndarray:
+    """Quaternions of small turns (N, 2) about x and y."""
+    half = np.concatenate([np.ones((len(tilt), 1)), 0.5 * tilt, np.zeros((len(tilt), 1))], axis=1)
+    return half / np.linalg.norm(half, axis=1, keepdims=True)
+
+
+def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray) -> Starts:
+    """The starts in these states (N, ...), each put down so that its lowest sole touches."""
+    robot, mj = engine.robot, mujoco()
+    model, data = robot.model, mj.MjData(robot.model)
+    qpos = qpos.copy()
+    warmstart = np.zeros((len(qpos), model.nv))
+    sensors = np.zeros((len(qpos), model.nsensordata))
+    for i in range(len(qpos)):
+        mj.mj_resetData(model, data)
+        data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
+        mj.mj_kinematics(model, data)
+        qpos[i, 2] -= lowest(robot, data)
+        data.qpos[2] = qpos[i, 2]
+        mj.mj_forward(model, data)
+        warmstart[i], sensors[i] = data.qacc_warmstart, data.sensordata
+    reading = Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))
+    physics = Physics(engine.pack(qpos, qvel, warmstart), reading)
+    return Starts(physics, phase.astype(np.float32))
+
+
+def lowest(robot: Robot, data: Any) -> float:
+    """The height of the lowest point of the soles, for soles that are spheres."""
+    soles = list(robot.foot_geoms)
+    return float((data.geom_xpos[soles, 2] - robot.model.geom_size[soles, 0]).min())
+
+
+def row(starts: Starts, index: Any) -> Starts:
+    """One start, or as many as `index` has entries."""
+    return jax.tree.map(lambda x: x[index], starts)

@@ -1,0 +1,151 @@
+"""One robot, three engines: the same to the bit, or to what floating point allows."""
+
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("mujoco")
+
+from worldloom.envs.robot.engines import CEngine, LoopEngine, MjxEngine
+from worldloom.envs.robot.model import biped
+from worldloom.envs.robot.starts import around_home
+from worldloom.envs.robot.types import Domain
+
+WORLDS, STEPS = 5, 50
+
+
+@pytest.fixture(scope="module")
+def robot():
+    return biped()
+
+
+def plan(robot, steps=STEPS, worlds=WORLDS, size=0.15):
+    """Targets that sway about home, and a push in the middle, float32."""
+    random = np.random.default_rng(3)
+    rate = random.uniform(2.0, 8.0, (worlds, robot.num_joints))
+    times = np.arange(steps)[:, None, None] * 0.02
+    sway = size * np.sin(rate * times + random.uniform(0, 6, rate.shape))
+    target = (robot.home_joints + sway).astype(np.float32)
+    force = np.zeros((steps, worlds, 2), np.float32)
+    force[10:15] = random.uniform(-3, 3, (worlds, 2))
+    return target, force
+
+
+def domains(robot, worlds=WORLDS):
+    random = np.random.default_rng(5)
+
+    def draw(width, *shape):
+        return random.uniform(1 - width, 1 + width, (worlds, *shape)).astype(np.float32)
+
+    offset = np.zeros((worlds, robot.num_joints), np.float32)
+    return Domain(draw(0.4), draw(0.1), draw(0.1), offset, np.zeros(worlds, bool))
+
+
+def play(engine, target, force, domain=None):
+    """States float64 (T, B, nq + 2 nv) and sensors (T, B, ns) along the plan."""
+    physics = jax.tree.map(lambda x: x[: target.shape[1]], around_home(engine, 8, 0).physics)
+    if isinstance(engine, LoopEngine):
+        states = []
+        for t in range(len(target)):
+            physics = engine.step(physics, target[t], force[t], domain)
+            states.append((physics.full, physics.reading.sensors))
+        full, sensors = (np.stack(x) for x in zip(*states, strict=True))
+        return full, sensors
+
+    def one(physics, x):
+        physics = engine.step(physics, *x, domain)
+        return physics, (physics.full, physics.reading.sensors)
+
+    run = jax.jit(lambda physics, x: jax.lax.scan(one, physics, x)[1])
+    full, sensors = run(jax.tree.map(jnp.asarray, physics), (target, force))
+    return engine.unpack(full), np.asarray(sensors)
+
+
+@pytest.fixture(scope="module")
+def truth(robot):
+    return play(LoopEngine(robot), *plan(robot))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_c_in_jit_is_the_plain_loop_to_the_bit_at_any_thread_count(robot, truth, threads):
+    full, sensors = play(CEngine(robot, threads), *plan(robot))
+    np.testing.assert_array_equal(full, truth[0])
+    np.testing.assert_array_equal(sensors, truth[1])
+
+
+def test_worlds_that_differ_are_the_same_in_both_too(robot):
+    target, force = plan(robot, steps=20)
+    domain = domains(robot)
+    slow, _ = play(LoopEngine(robot), target, force, domain)
+    fast, _ = play(CEngine(robot, 2), target, force, domain)
+    np.testing.assert_array_equal(fast, slow)
+    nominal, _ = play(CEngine(robot, 2), target, force)
+    assert np.abs(fast - nominal).max() > 1e-4  # the differences reached the engine
+
+
+def test_a_mapped_step_is_the_batched_one(robot, truth):
+    engine = CEngine(robot, 2)
+    target, force = plan(robot)
+    physics = jax.tree.map(lambda x: x[:WORLDS], around_home(engine, 8, 0).physics)
+
+    def one(physics, target, force):
+        alone = jax.tree.map(lambda x: x[None], (physics, target, force))
+        return jax.tree.map(lambda x: x[0], engine.step(*alone, None))
+
+    moved = jax.jit(jax.vmap(one))(physics, target[0], force[0])
+    np.testing.assert_array_equal(engine.unpack(moved.full), truth[0][0])
+
+
+def test_three_solver_iterations_are_as_good_as_a_hundred(robot):
+    """What biped.xml asks of the solver, against MuJoCo's default, on a swaying stance."""
+    import mujoco
+
+    strict = LoopEngine(robot)
+    strict._model.opt.iterations, strict._model.opt.ls_iterations = 100, 50
+    strict._model.opt.tolerance = 1e-10
+    target, force = plan(robot)
+    quick, _ = play(LoopEngine(robot), target, force)
+    exact, _ = play(strict, target, force)
+    nq = robot.model.nq
+    assert mujoco.MjModel.from_xml_string(robot.xml).opt.iterations == 3
+    assert np.abs(quick[..., :nq] - exact[..., :nq]).max() < 1e-3
+
+
+@pytest.mark.slow
+def test_mjx_stays_with_c_for_a_second_of_stance_in_float32(robot, truth):
+    full, _ = play(MjxEngine(robot), *plan(robot))
+    nq = robot.model.nq
+    assert np.abs(full[..., :nq] - truth[0][..., :nq]).max() < 1e-5
+
+
+X64 = """
+    import jax
+    jax.config.update("jax_enable_x64", True)
+    import numpy as np
+    from worldloom.envs.robot.engines import LoopEngine, MjxEngine
+    from worldloom.envs.robot.model import biped
+    from tests.envs.robot.test_engines import domains, plan, play
+    robot = biped()
+    target, force = plan(robot, worlds=2)
+    domain = domains(robot, worlds=2)
+    mjx, _ = play(MjxEngine(robot), target, force, domain)
+    loop, _ = play(LoopEngine(robot), target, force, domain)
+    nq = robot.model.nq
+    print(np.abs(mjx[..., :nq] - loop[..., :nq]).max())
+"""
+
+
+@pytest.mark.slow
+def test_mjx_in_float64_is_c_to_nine_places(tmp_path):
+    """In a process of its own: x64 is a switch for the whole of one."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(X64)],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-9

@@ -1,0 +1,135 @@
+"""Loading robots, ours and a user's own, and saying what is missing."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+
+mujoco = pytest.importorskip("mujoco")
+
+from worldloom.envs.robot.model import ASSETS, biped, load
+
+
+@pytest.fixture(scope="module")
+def robot():
+    return biped()
+
+
+def test_the_biped_is_what_its_file_says(robot):
+    assert 3.8 < robot.mass < 4.3
+    assert robot.home_height == pytest.approx(0.46, abs=0.005)
+    assert robot.num_joints == 13
+    assert robot.substeps == 5
+    assert all(len(leg) == 5 for leg in robot.legs)
+    assert [robot.joints[i] for i in robot.legs[1]][0] == "right_hip_roll"
+
+
+def test_only_soles_touch_and_only_the_floor(robot):
+    data = mujoco.MjData(robot.model)
+    data.qpos[:] = robot.home
+    data.qpos[2] = 0.1  # sunk into the floor, all limbs crossed by it
+    mujoco.mj_forward(robot.model, data)
+    floor = robot.model.geom("floor").id
+    assert data.ncon == 8
+    pairs = {tuple(sorted(c.geom)) for c in data.contact}
+    assert pairs == {tuple(sorted((floor, g))) for g in robot.foot_geoms}
+
+
+def test_home_stands_still_on_flat_soles(robot):
+    data = mujoco.MjData(robot.model)
+    data.qpos[:], data.ctrl[:] = robot.home, robot.home_joints
+    for _ in range(500):  # 2 s
+        mujoco.mj_step(robot.model, data)
+    assert data.qpos[2] == pytest.approx(robot.home_height, abs=0.02)
+    assert abs(data.qpos[4:6]).max() < 0.05
+    touch = [data.sensordata[i] for i in robot.touch]
+    assert sum(touch) == pytest.approx(9.81 * robot.mass, rel=0.05)
+    assert min(touch) > 0.3 * max(touch)
+
+
+def test_left_and_right_mirror_each_other(robot):
+    model = robot.model
+    for left, right in zip(*robot.legs, strict=True):
+        for limits in (robot.lower, robot.upper):
+            assert robot.joints[left].split("_", 1)[1] == robot.joints[right].split("_", 1)[1]
+        if "roll" in robot.joints[left]:
+            assert robot.lower[left] == -robot.upper[right]
+        else:
+            assert robot.lower[left] == robot.lower[right]
+    np.testing.assert_allclose(
+        model.body_mass[model.body("left_foot").id], model.body_mass[model.body("right_foot").id]
+    )
+
+
+# A user's own ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A copy of the biped to break; returns (its MJCF, a function that edits the mapping)."""
+    for name in ("biped.xml", "biped.yaml"):
+        shutil.copy(ASSETS / name, tmp_path / name)
+    path = tmp_path / "biped.yaml"
+
+    def edit(change):
+        names = yaml.safe_load(path.read_text())
+        change(names)
+        path.write_text(yaml.safe_dump(names))
+
+    return tmp_path / "biped.xml", edit
+
+
+def test_a_copy_of_the_files_is_the_same_robot(own, robot):
+    copy = load(own[0])
+    assert copy.joints == robot.joints
+    np.testing.assert_array_equal(copy.home, robot.home)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda n: n["sensors"].pop("gyro"), "the mapping names no gyro"),
+        (lambda n: n["sensors"].update(gyro="gyr"), "no sensor 'gyr' for gyro; did you mean 'gyro'"),
+        (lambda n: n["sensors"].update(gyro="orientation"), "gives 4 numbers, gyro needs 3"),
+        (lambda n: n.update(base="left_foot"), "has no free joint"),
+        (lambda n: n.update(home="sitting"), "no keyframe 'sitting' for home"),
+        (lambda n: n.update(feet=n["feet"][:1]), "two feet"),
+        (lambda n: n["feet"][1].pop("touch"), "touch of the right foot"),
+    ],
+)
+def test_what_is_missing_is_said(own, change, message):
+    mjcf, edit = own
+    edit(change)
+    with pytest.raises(ValueError, match=message):
+        load(mjcf)
+
+
+def test_everything_that_is_missing_is_said_at_once(own):
+    mjcf, edit = own
+    edit(lambda n: n.update(base="body", home="rest"))
+    with pytest.raises(ValueError, match=r"base.*home"):
+        load(mjcf)
+
+
+def test_motors_that_are_no_servos_are_refused(own):
+    mjcf, _ = own
+    text = mjcf.read_text()
+    line = '<position name="waist_yaw" joint="waist_yaw"/>'
+    assert line in text
+    motor = '<motor name="waist_yaw" joint="waist_yaw" ctrlrange="-1 1"/>'
+    mjcf.write_text(text.replace(line, motor))
+    with pytest.raises(ValueError, match="'waist_yaw' is not a position servo"):
+        load(mjcf)
+
+
+def test_files_that_are_not_there_or_not_mjcf_are_named(tmp_path, own):
+    with pytest.raises(ValueError, match=r"no MJCF file .*dog\.xml"):
+        load(tmp_path / "dog.xml")
+    (tmp_path / "dog.xml").write_text("<mujoco><body/></mujoco>")
+    with pytest.raises(ValueError, match=r"MuJoCo does not read .*dog\.xml"):
+        load(tmp_path / "dog.xml")
+    mjcf, _ = own
+    mjcf.with_suffix(".yaml").unlink()
+    with pytest.raises(ValueError, match=r"no mapping .*biped\.yaml"):
+        load(mjcf)
