@@ -31,6 +31,10 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
         "worldloom.envs.arc.world:make",
         "edit a grid of colours until it is the answer that a task's examples suggest",
     ),
+    "biped": (
+        "worldloom.envs.robot.world:make",
+        "a small robot on two legs learns to stand, to take pushes and to walk",
+    ),
 }
 _REGISTERED: dict[str, tuple[Callable[..., PureEnv], str]] = {}
 

@@ -101,10 +101,8 @@ def test_a_mapped_step_is_the_batched_one(robot, truth):
     np.testing.assert_array_equal(engine.unpack(moved.full), truth[0][0])
 
 
-def test_three_solver_iterations_are_as_good_as_a_hundred(robot):
+def test_six_solver_iterations_are_as_good_as_a_hundred(robot):
     """What biped.xml asks of the solver, against MuJoCo's default, on a swaying stance."""
-    import mujoco
-
     strict = LoopEngine(robot)
     strict._model.opt.iterations, strict._model.opt.ls_iterations = 100, 50
     strict._model.opt.tolerance = 1e-10
@@ -112,8 +110,8 @@ def test_three_solver_iterations_are_as_good_as_a_hundred(robot):
     quick, _ = play(LoopEngine(robot), target, force)
     exact, _ = play(strict, target, force)
     nq = robot.model.nq
-    assert mujoco.MjModel.from_xml_string(robot.xml).opt.iterations == 3
-    assert np.abs(quick[..., :nq] - exact[..., :nq]).max() < 1e-3
+    assert robot.model.opt.iterations == 6
+    assert np.abs(quick[..., :nq] - exact[..., :nq]).max() < 1e-6
 
 
 @pytest.mark.slow
@@ -131,8 +129,8 @@ X64 = """
     from worldloom.envs.robot.model import biped
     from tests.envs.robot.test_engines import domains, plan, play
     robot = biped()
-    target, force = plan(robot, worlds=2)
-    domain = domains(robot, worlds=2)
+    target, force = plan(robot)
+    domain = domains(robot)
     mjx, _ = play(MjxEngine(robot), target, force, domain)
     loop, _ = play(LoopEngine(robot), target, force, domain)
     nq = robot.model.nq
@@ -148,4 +146,4 @@ def test_mjx_in_float64_is_c_to_nine_places(tmp_path):
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1e-9
+    assert float(done.stdout.splitlines()[-1]) < 1e-9

@@ -90,7 +90,10 @@ def test_a_copy_of_the_files_is_the_same_robot(own, robot):
     ("change", "message"),
     [
         (lambda n: n["sensors"].pop("gyro"), "the mapping names no gyro"),
-        (lambda n: n["sensors"].update(gyro="gyr"), "no sensor 'gyr' for gyro; did you mean 'gyro'"),
+        (
+            lambda n: n["sensors"].update(gyro="gyr"),
+            "no sensor 'gyr' for gyro; did you mean 'gyro'",
+        ),
         (lambda n: n["sensors"].update(gyro="orientation"), "gives 4 numbers, gyro needs 3"),
         (lambda n: n.update(base="left_foot"), "has no free joint"),
         (lambda n: n.update(home="sitting"), "no keyframe 'sitting' for home"),
@@ -126,7 +129,7 @@ def test_motors_that_are_no_servos_are_refused(own):
 def test_files_that_are_not_there_or_not_mjcf_are_named(tmp_path, own):
     with pytest.raises(ValueError, match=r"no MJCF file .*dog\.xml"):
         load(tmp_path / "dog.xml")
-    (tmp_path / "dog.xml").write_text("<mujoco><body/></mujoco>")
+    (tmp_path / "dog.xml").write_text("<mujoco><leg/></mujoco>")
     with pytest.raises(ValueError, match=r"MuJoCo does not read .*dog\.xml"):
         load(tmp_path / "dog.xml")
     mjcf, _ = own

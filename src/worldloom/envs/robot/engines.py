@@ -6,6 +6,7 @@ all worlds are as the model is. What an engine keeps is qpos, qvel and the solve
 that many calls are the same as one long simulation, to the bit.
 """
 
+import copy
 import os
 import threading
 from collections.abc import Callable
@@ -201,8 +202,7 @@ class LoopEngine:
     def __init__(self, robot: Robot):
         engine = mujoco()
         self.robot = robot
-        self._model = engine.MjModel.from_xml_string(robot.xml)
-        self._model.opt.disableflags = robot.model.opt.disableflags
+        self._model = copy.copy(robot.model)  # its fields are written to
         self._data = engine.MjData(self._model)
         self._fields = _Fields(robot)
 

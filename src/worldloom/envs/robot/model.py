@@ -4,6 +4,7 @@ Everything that tasks need of a model is looked up here once, as plain numbers a
 nothing below this file asks MuJoCo for a name.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -118,9 +119,19 @@ def _read_model(path: Path) -> Any:
         raise ValueError(f"there is no MJCF file {path}")
     engine = mujoco()
     try:
-        return engine.MjModel.from_xml_path(str(path))
+        model = engine.MjModel.from_xml_path(str(path))
     except ValueError as error:
         raise ValueError(f"MuJoCo does not read {path}: {str(error).strip()}") from error
+    # A simulation that diverges stays so: the world sees it, ends the episode and counts it. MuJoCo
+    # would put the robot back in its default pose instead, and write a log into the folder.
+    model.opt.disableflags |= engine.mjtDisableBit.mjDSBL_AUTORESET
+    engine.set_mju_user_warning(_warn)
+    return model
+
+
+def _warn(message: str) -> None:
+    if not message.startswith("Nan, Inf or huge value"):
+        print(f"MuJoCo: {message}", file=sys.stderr)
 
 
 def _read_mapping(path: Path) -> Mapping[str, Any]:

@@ -12,6 +12,8 @@ from worldloom.envs.robot.engines import Engine
 from worldloom.envs.robot.model import Robot, mujoco
 from worldloom.envs.robot.types import Physics, Reading, Starts
 
+# Soles begin this deep in the floor, m: at exactly its surface, rounding decides whether they touch.
+SINK = 1e-4
 TILT, BEND, TURN, DRIFT = 0.06, 0.05, 0.3, 0.1  # rad, rad, rad/s, m/s
 
 
@@ -22,17 +24,15 @@ def around_home(engine: Engine, count: int, seed: int) -> Starts:
     """
     robot, random = engine.robot, np.random.default_rng(seed)
     model = robot.model
-    qpos = np.tile(robot.home, (count, 1))
-    qvel = np.zeros((count, model.nv))
-    some = slice(1, None)
-    tilt = random.uniform(-TILT, TILT, (count, 2))
-    qpos[some, 3:7] = _leaning(tilt)[some]
-    bend = random.uniform(-BEND, BEND, (count, robot.num_joints))
-    joints = np.clip(robot.home_joints + bend, robot.lower, robot.upper)
-    qpos[some, robot.joint_qpos[:, None].T] = joints[some]
-    qvel[some, :3] = random.uniform(-DRIFT, DRIFT, (count, 3))[some]
-    qvel[some, 3:6] = random.uniform(-TURN, TURN, (count, 3))[some]
-    qvel[some, robot.joint_qvel[:, None].T] = random.uniform(-TURN, TURN, bend.shape)[some]
+    joints = robot.num_joints
+    size = [TILT] * 2 + [BEND] * joints + [DRIFT] * 3 + [TURN] * (3 + joints)
+    stray = random.uniform(-1.0, 1.0, (count, len(size))) * size
+    stray[0] = 0.0
+    tilt, bend, moving = np.split(stray, [2, 2 + joints], axis=1)
+    qpos, qvel = np.tile(robot.home, (count, 1)), np.zeros((count, model.nv))
+    qpos[:, 3:7] = _leaning(tilt)
+    qpos[:, robot.joint_qpos] = np.clip(robot.home_joints + bend, robot.lower, robot.upper)
+    qvel[:, :6], qvel[:, robot.joint_qvel] = moving[:, :6], moving[:, 6:]
     return table(engine, qpos, qvel, random.uniform(0.0, 1.0, count))
 
 
@@ -53,7 +53,7 @@ def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray)
         mj.mj_resetData(model, data)
         data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
         mj.mj_kinematics(model, data)
-        qpos[i, 2] -= lowest(robot, data)
+        qpos[i, 2] -= lowest(robot, data) + SINK
         data.qpos[2] = qpos[i, 2]
         mj.mj_forward(model, data)
         warmstart[i], sensors[i] = data.qacc_warmstart, data.sensordata
