@@ -72,6 +72,7 @@ def _help() -> str:
             "  worldloom train treasurehunt          train, and write runs/.../report.html",
             "  worldloom compare treasurehunt        see the execution modes side by side",
             "  worldloom train arc                   learn to solve grid puzzles",
+            "  worldloom train biped                 teach a small robot to walk",
         ]
     )
 
@@ -134,10 +135,9 @@ def _envs(argv: list[str]) -> int:
 def _train(argv: list[str]) -> int:
     import tyro
 
-    if _is_about_arc(argv, _value_of("--resume", argv)):
-        from worldloom.report.arc_runs import train_command
-
-        return train_command(argv)
+    suite = _suite_of(argv, _value_of("--resume", argv))
+    if suite is not None:
+        return _runs_of(suite).train_command(argv)
     from worldloom.track.machine import use_compilation_cache
     from worldloom.train.config import Settings, TrainConfig
 
@@ -198,13 +198,25 @@ def _starting_point(argv: list[str]) -> "TrainConfig":
     return TrainConfig.original() if preset == "original" else TrainConfig()
 
 
-def _is_about_arc(argv: list[str], run: str | None) -> bool:
-    """Whether the run folder, if it is one, holds a run on arc, or else the world is named so."""
+# World -> the module whose commands train and score it, where that is not the one for grids.
+_RUNS = {"arc": "worldloom.report.arc_runs", "biped": "worldloom.report.robot_runs"}
+
+
+def _suite_of(argv: list[str], run: str | None) -> str | None:
+    """The world of a run folder, if it is one, or else the one that is named; None for grids."""
     if run is not None and (Path(run) / "config.json").is_file():
         from worldloom.train.driver import env_of
 
-        return env_of(Path(run)) == "arc"
-    return "arc" in argv and _value_of("--out", argv) != "arc"
+        found = env_of(Path(run))
+        return found if found in _RUNS else None
+    out = _value_of("--out", argv)
+    return next((name for name in _RUNS if name in argv and out != name), None)
+
+
+def _runs_of(suite: str) -> Any:
+    from importlib import import_module
+
+    return import_module(_RUNS[suite])
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
@@ -331,10 +343,9 @@ def _eval(argv: list[str]) -> int:
         json: bool = False
 
     folder = next((arg for arg in argv if (Path(arg) / "config.json").is_file()), None)
-    if folder is not None and _is_about_arc([], folder):
-        from worldloom.report.arc_runs import eval_command
-
-        return eval_command(argv)
+    suite = _suite_of([], folder)
+    if suite is not None:
+        return _runs_of(suite).eval_command(argv)
     args = _parse(Eval, argv, "eval")
     from worldloom.track.machine import use_compilation_cache
 

@@ -198,10 +198,19 @@ def clipped_objective(
 
 @dataclass(frozen=True)
 class PPO:
-    """The algorithm for one network, as pure functions; jit what is called repeatedly."""
+    """The algorithm for one network, as pure functions; jit what is called repeatedly.
+
+    `axis_name` is that of the devices that share the worlds, inside of `shard_map`: each learns
+    from its own, and all take the same steps, on the mean of their gradients.
+    """
 
     config: PPOConfig
     network: Network
+    axis_name: str | None = None
+
+    def shared(self, tree: PyTree) -> PyTree:
+        """Means over the devices; what there is where there is one."""
+        return tree if self.axis_name is None else jax.lax.pmean(tree, self.axis_name)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -296,7 +305,9 @@ class PPO:
         log_prob = distribution.log_prob(batch.action)
         advantage = batch.advantage
         if config.normalise_advantages:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            advantage = advantage - self.shared(advantage.mean())
+            spread = jnp.sqrt(self.shared(jnp.square(advantage).mean()))
+            advantage = advantage / (spread + 1e-8)
         objective, ratio = clipped_objective(
             log_prob, batch.log_prob, advantage, config.clip_epsilon
         )
@@ -334,6 +345,7 @@ class PPO:
         The parts of the loss, `grad_norm`, and `good`: whether the step was taken.
         """
         (_, parts), grads = jax.value_and_grad(self.loss, has_aux=True)(state.params, state, batch)
+        parts, grads = self.shared((parts, grads))
         norm = optax.tree.norm(grads)
         good = jnp.isfinite(parts["loss"]) & jnp.isfinite(norm)
         steps, opt_state = self.optimiser.update(grads, state.opt_state, state.params)
@@ -369,15 +381,15 @@ class PPO:
             name: jnp.where(good, x, 0.0).sum() / jnp.maximum(good.sum(), 1)
             for name, x in parts.items()
         }
-        spread = samples.returns.var()
-        missed = samples.advantage.var()  # returns less values
+        spread = self.shared(samples.returns.var())
+        missed = self.shared(samples.advantage.var())  # returns less values
         metrics = PPOMetrics(
             **means,
             explained_variance=1.0 - missed / jnp.maximum(spread, 1e-8),
             skipped=(~good).sum().astype(jnp.float32),
         )
         # Only now: the ratios above compare policies that see the world alike.
-        normaliser = observe(state.normaliser, rollout.obs)
+        normaliser = observe(state.normaliser, rollout.obs, self.axis_name)
         return new.replace(normaliser=normaliser, updates=state.updates + 1), metrics
 
     def iteration(

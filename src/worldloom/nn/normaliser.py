@@ -49,21 +49,34 @@ def normalise(normaliser: Normaliser | None, obs: PyTree) -> PyTree:
     return jax.tree.map(one, obs, normaliser.mean, normaliser.var)
 
 
-def observe(normaliser: Normaliser | None, obs: PyTree) -> Normaliser | None:
-    """The normaliser after seeing obs (T, B, *shape); what is not finite teaches it nothing."""
+def observe(
+    normaliser: Normaliser | None, obs: PyTree, axis_name: str | None = None
+) -> Normaliser | None:
+    """The normaliser after seeing obs (T, B, *shape); what is not finite teaches it nothing.
+
+    `axis_name` is that of devices, inside of `shard_map`, that each saw as many.
+    """
     if normaliser is None:
         return None
     steps, worlds = jax.tree.leaves(obs)[0].shape[:2]
-    seen = jnp.float32(steps * worlds)
+    devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    seen = jnp.float32(steps * worlds * devices)
+
+    def over_all(x: Array) -> Array:
+        mean = x.mean((0, 1))
+        return mean if axis_name is None else jax.lax.pmean(mean, axis_name)
+
     total = normaliser.count + seen
     share = seen / total
 
     def merged(x, mean, var):  # the parallel form of Welford's sums (Chan et al. 1979)
         if not _is_float(x):
             return mean, var
-        gap = x.mean((0, 1)) - mean
+        centre = over_all(x)
+        gap = centre - mean
         new_mean = mean + share * gap
-        new_var = (1.0 - share) * var + share * (x.var((0, 1)) + (1.0 - share) * gap * gap)
+        spread = over_all(jnp.square(x - centre))
+        new_var = (1.0 - share) * var + share * (spread + (1.0 - share) * gap * gap)
         good = jnp.isfinite(new_mean) & jnp.isfinite(new_var)
         return jnp.where(good, new_mean, mean), jnp.where(good, new_var, var)
 

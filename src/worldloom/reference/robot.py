@@ -25,7 +25,7 @@ class LoopState(struct.PyTreeNode):
     physics: Physics
     episode: Episode
     domain: Domain
-    tick: np.ndarray  # () int64, calls so far: where the luck comes from
+    tick: Any  # () int32, calls so far: where the luck comes from
 
 
 class RobotLoop:
@@ -68,15 +68,17 @@ class RobotLoop:
         start = self.task.begin(np, self.robot, self.params.rules, len(starts.phase), uniform)
         chosen = start_tables.row(starts, start.row)
         episode, _ = self.task.first(np, self.robot, start, chosen.physics.reading, chosen.phase)
-        return LoopState(chosen.physics, episode, start.domain, np.int64(1))
+        return LoopState(chosen.physics, episode, start.domain, np.int32(1))
 
     def _observe(self, state: LoopState) -> PyTree:
         return self.task.look(np, self.robot, state.episode, state.domain, state.physics.reading)
 
     def _first(self, state: LoopState) -> TimeStep:
         obs = self._observe(state)
-        zero, no = np.zeros(self.num_worlds, np.float32), np.zeros(self.num_worlds, bool)
+        zero: Any = np.zeros(self.num_worlds, np.float32)
+        no: Any = np.zeros(self.num_worlds, bool)
         info = Info(
+            reading=state.physics.reading,
             terms=np.zeros((self.num_worlds, len(self.task.terms)), np.float32),
             command=state.episode.command,
             velocity=zero,
@@ -93,7 +95,7 @@ class RobotLoop:
         reset_count = self.task.reset_draws(self.robot)
         luck = self.uniform(int(state.tick), count + reset_count)
         state, timestep = self.advance(state, action, luck[:, :count])
-        done = timestep.terminated | timestep.truncated
+        done = np.asarray(timestep.terminated | timestep.truncated)
         if not done.any():
             return state, timestep
         fresh = self.begin(luck[:, count:])
@@ -114,7 +116,7 @@ class RobotLoop:
         out = task.finish(
             np, robot, rules, state.episode, state.domain, action, physics.reading, ~sound, uniform
         )
-        state = LoopState(physics, out.episode, state.domain, state.tick + 1)
+        state = LoopState(physics, out.episode, state.domain, np.int32(state.tick + 1))
         return state, TimeStep(
             out.obs, out.reward, out.terminated, out.truncated, out.obs, out.info
         )

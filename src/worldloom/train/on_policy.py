@@ -8,18 +8,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from worldloom.algos.ppo import PPO, PPOMetrics, PPOState
+from worldloom.core import draws
+from worldloom.core.mesh import BATCH_AXIS
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import autoreset_batch, episode_stats
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.track.sinks import JsonLines
 from worldloom.train.programs import Jitted, Repeated
+
+PRIOR_KEY = 5_000_011  # what learns beside the policy draws from keys of its own
 
 
 class UpdateState(struct.PyTreeNode):
@@ -30,6 +35,7 @@ class UpdateState(struct.PyTreeNode):
     timestep: TimeStep  # where the next unroll starts
     key: Key
     update: Array
+    prior: PyTree = ()
 
 
 class UpdateMetrics(struct.PyTreeNode):
@@ -46,65 +52,135 @@ class UpdateMetrics(struct.PyTreeNode):
     finite: Array  # rewards and all that was learned are, and not every minibatch was skipped
 
 
+class Prior(Protocol):
+    """Something that learns beside the policy, and pays it for how it does what it does."""
+
+    def init(self, key: Key) -> PyTree: ...
+    def reward(self, state: PyTree, steps: TimeStep, reward: Array) -> Array:
+        """The rewards (T, B) that the policy learns from, given those of the world."""
+        ...
+
+    def update(
+        self, state: PyTree, steps: TimeStep, key: Key
+    ) -> tuple[PyTree, Mapping[str, Array]]: ...
+
+
 @dataclass(frozen=True)
 class OnPolicy:
     """The on-policy loop of one world and PPO, as pure functions.
 
     `outcomes(info)` names what to average over ended episodes beside return and length: from the
-    world's infos (T, B) to arrays (T, B), of which the values at an episode's end count.
+    world's infos (T, B) to arrays (T, B), of which the values at an episode's end count. `mesh`
+    spreads the worlds over devices, which then learn the same from all.
     """
 
     env: PureEnv  # one world, whose episodes end
     ppo: PPO
     outcomes: Callable[[PyTree], Mapping[str, Array]] = lambda info: {}
+    prior: Prior | None = None
+    mesh: Mesh | None = None
+
+    def __post_init__(self):
+        if self.mesh is None:
+            return
+        worlds, devices = self.ppo.config.num_worlds, self.mesh.devices.size
+        if worlds % devices:
+            raise ValueError(
+                f"num_worlds={worlds} cannot be shared by {devices} devices; use a multiple of that"
+            )
+
+    def _worlds(self, count: int) -> PureEnv:
+        return episode_stats(autoreset_batch(self.env, count))
 
     @cached_property
     def worlds(self) -> PureEnv:
-        return episode_stats(autoreset_batch(self.env, self.ppo.config.num_worlds))
+        """Those of one device."""
+        devices = 1 if self.mesh is None else self.mesh.devices.size
+        return self._worlds(self.ppo.config.num_worlds // devices)
 
     @property
     def steps_per_update(self) -> int:
         return self.ppo.config.num_worlds * self.ppo.config.unroll_length
 
     def init(self, key: Key, params: PyTree) -> UpdateState:
-        """A run before its first update."""
+        """A run before its first update, the same on any number of devices."""
         run_key, learner_key, world_key = jax.random.split(key, 3)
-        worlds, timestep = self.worlds.reset(world_key, params)
+        worlds, timestep = self._worlds(self.ppo.config.num_worlds).reset(world_key, params)
         learner = self.ppo.init(learner_key, timestep.obs)
-        return UpdateState(learner, worlds, timestep, run_key, jnp.int32(0))
+        prior = () if self.prior is None else self.prior.init(jax.random.fold_in(key, PRIOR_KEY))
+        return UpdateState(learner, worlds, timestep, run_key, jnp.int32(0), prior)
 
     def update(self, run: UpdateState, params: PyTree) -> tuple[UpdateState, UpdateMetrics]:
         """One unroll and what is learned from it, to be compiled as one program.
 
         Its random choices hang on the run's key and its number alone.
         """
-        learner, worlds, timestep, learned, seen = self.ppo.iteration(
-            self.worlds, run.learner, run.worlds, run.timestep, params,
-            jax.random.fold_in(run.key, run.update), watch=self._summary,
-        )  # fmt: skip
+        if self.mesh is None:
+            return self._update(run, params)
+        everywhere = PartitionSpec()
+        return jax.shard_map(
+            self._update,
+            mesh=self.mesh,
+            in_specs=(spread_over(self.mesh), everywhere),
+            out_specs=(spread_over(self.mesh), everywhere),
+            check_vma=False,  # loops over chosen worlds differ in length between devices
+        )(run, params)
+
+    def _update(self, run: UpdateState, params: PyTree) -> tuple[UpdateState, UpdateMetrics]:
+        ppo, prior = self.ppo, self.prior
+        key = jax.random.fold_in(run.key, run.update)
+        if ppo.axis_name is not None:
+            key = jax.random.fold_in(key, jax.lax.axis_index(ppo.axis_name))
+        play_key, learn_key = draws.split(key)
+        worlds, timestep, rollout, steps = ppo.rollout(
+            self.worlds, run.learner, run.worlds, run.timestep, params, play_key
+        )
+        prior_state, learned_prior = run.prior, {}
+        if prior is not None:
+            # By what it knew when this was played: a judge that learns from it first is lenient.
+            reward = prior.reward(run.prior, steps, rollout.reward)
+            rollout = rollout.replace(reward=reward)
+            prior_key = jax.random.fold_in(key, PRIOR_KEY)
+            prior_state, learned_prior = prior.update(run.prior, steps, prior_key)
+        learner, learned = ppo.update(run.learner, rollout, learn_key)
+        seen = self._summary(steps)
         weights = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(learner.params)]
-        config = self.ppo.config
-        minibatches = config.num_epochs * config.num_minibatches
+        minibatches = ppo.config.num_epochs * ppo.config.num_minibatches
         sound = jnp.stack(weights).all() & (learned.skipped < minibatches)
         finite = seen.pop("finite") & sound
-        run = UpdateState(learner, worlds, timestep, run.key, run.update + 1)
+        seen["outcomes"] |= learned_prior
+        run = UpdateState(learner, worlds, timestep, run.key, run.update + 1, prior_state)
         return run, UpdateMetrics(**seen, learned=learned, finite=finite)
 
     def _summary(self, steps: TimeStep) -> dict[str, Any]:
         ended = steps.terminated | steps.truncated
-        count = ended.sum()
+
+        def total(values: Array) -> Array:
+            values = values.sum()
+            if self.ppo.axis_name is None:
+                return values
+            return jax.lax.psum(values, self.ppo.axis_name)
+
+        count = total(ended.astype(jnp.int32))
 
         def mean(values: Array) -> Array:
             # Divided by 0, where nothing ended, it is NaN.
-            return jnp.where(ended, values, 0.0).sum() / count
+            return total(jnp.where(ended, values, 0.0)) / count
 
         return {
             "episodes": count,
             "episode_return": mean(steps.info.last_return),
             "episode_length": mean(steps.info.last_length),
             "outcomes": {n: mean(x) for n, x in self.outcomes(steps.info.inner).items()},
-            "finite": jnp.isfinite(steps.reward).all(),
+            "finite": total((~jnp.isfinite(steps.reward)).astype(jnp.int32)) == 0,
         }
+
+
+def spread_over(mesh: Mesh) -> UpdateState:
+    """How a run lies on devices: the worlds are spread, what is learned is everywhere."""
+    spread: Any = PartitionSpec(BATCH_AXIS)
+    everywhere: Any = PartitionSpec()
+    return UpdateState(everywhere, spread, spread, everywhere, everywhere, everywhere)
 
 
 class OnPolicyTrainer:
@@ -114,8 +190,20 @@ class OnPolicyTrainer:
         self.loop, self.params = loop, params
         self._updates = Repeated(loop.update, chunk)
         start = Jitted(loop.init)
-        self.run: UpdateState = start(jax.random.key(seed), params)
+        self.run: UpdateState = self._spread(start(jax.random.key(seed), params))
         self._start_seconds = start.compile_seconds
+
+    def _spread(self, run: UpdateState) -> UpdateState:
+        mesh = self.loop.mesh
+        if mesh is None:
+            return run
+        where = jax.tree.map(
+            lambda part: NamedSharding(mesh, part),
+            spread_over(mesh),
+            is_leaf=lambda x: isinstance(x, PartitionSpec),
+        )
+        places = jax.tree.broadcast(where, run, is_leaf=lambda x: isinstance(x, NamedSharding))
+        return jax.device_put(run, places)
 
     @property
     def epoch(self) -> int:
@@ -136,7 +224,7 @@ class OnPolicyTrainer:
         return self.run
 
     def load(self, state: UpdateState) -> None:
-        self.run = state
+        self.run = self._spread(state)
 
 
 class UpdateTables:

@@ -7,6 +7,7 @@ from worldloom.track.console import ProgressBar
 from worldloom.train.arc_evaluate import ArcEvaluation
 from worldloom.train.driver import Hook, Run
 from worldloom.train.evaluate import Evaluation
+from worldloom.train.robot_evaluate import RobotEvaluation
 
 
 class Progress(Hook):
@@ -50,3 +51,15 @@ class ArcProgress(Progress):
         rate = run.timing()["steps_per_second"]
         solved = f"solved {row['solved']:.0%}  return {row['return']:.1f}"
         return f"{solved}{self._greedy}  {rate:,.0f} steps/s"
+
+
+class RobotProgress(Progress):
+    """Updates, return, falls and speed while a robot trains."""
+
+    def on_evaluation(self, run: Run, evaluation: RobotEvaluation) -> None:
+        self._greedy = f"  greedy: {evaluation.good.mean():.0%} good"
+
+    def _note(self, run: Run, row: Mapping[str, Any]) -> str:
+        rate = run.timing()["steps_per_second"]
+        told = f"return {row['return']:.1f}  length {row['length']:.0f}"
+        return f"{told}{self._greedy}  {rate:,.0f} steps/s"

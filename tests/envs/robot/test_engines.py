@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytest.importorskip("mujoco")
-
 from worldloom.envs.robot.engines import CEngine, LoopEngine, MjxEngine
 from worldloom.envs.robot.model import biped
 from worldloom.envs.robot.starts import around_home
@@ -53,7 +51,7 @@ def play(engine, target, force, domain=None):
         states = []
         for t in range(len(target)):
             physics = engine.step(physics, target[t], force[t], domain)
-            states.append((physics.full, physics.reading.sensors))
+            states.append((engine.unpack(physics.full), physics.reading.sensors))
         full, sensors = (np.stack(x) for x in zip(*states, strict=True))
         return full, sensors
 

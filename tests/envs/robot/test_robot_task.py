@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytest.importorskip("mujoco")
-
 from worldloom.core import draws
 from worldloom.core.transforms import autoreset_batch
 from worldloom.envs.robot import gait, rotation
@@ -42,9 +40,11 @@ def test_both_libraries_and_engines_tell_the_same_story(both):
         state, fast = advance(state, action, uniform, params)
         slow, told = loop.advance(slow, action, uniform)
         full = env.engine.unpack(state.physics.full)
-        np.testing.assert_allclose(full, slow.physics.full, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            full, loop.engine.unpack(slow.physics.full), rtol=1e-4, atol=1e-4
+        )
         # Targets may differ in their last bit, and flailing robots make much of that.
-        slow = slow.replace(physics=slow.physics.replace(full=full))
+        slow = slow.replace(physics=slow.physics.replace(full=np.asarray(state.physics.full)))
         for one, other in zip(jax.tree.leaves(fast), jax.tree.leaves(told), strict=True):
             assert one.dtype == other.dtype
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
@@ -52,7 +52,7 @@ def test_both_libraries_and_engines_tell_the_same_story(both):
 
 
 def test_observations_are_laid_out_as_told(both):
-    env, loop = both
+    env, _ = both
     sizes = env.task.observation_size(env.robot)
     _, first = env.reset(jax.random.key(0), env.default_params())
     assert (first.obs.state.shape[0], first.obs.privileged_state.shape[0]) == sizes

@@ -207,17 +207,18 @@ class LoopEngine:
         self._fields = _Fields(robot)
 
     def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
-        return _side_by_side(qpos, qvel, warmstart)
+        return _as_bits(_side_by_side(qpos, qvel, warmstart))
 
     def unpack(self, full: Any) -> np.ndarray:
-        return np.asarray(full)
+        return _as_doubles(np.asarray(full))
 
     def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
         engine, model, data = mujoco(), self._model, self._data
         nq, nv = model.nq, model.nv
         fields = {} if domain is None else self._fields.of(np, domain)
-        full, sensors = np.empty_like(physics.full), np.empty((len(target), model.nsensordata))
-        for i, row in enumerate(physics.full):
+        rows = self.unpack(physics.full)
+        full, sensors = np.empty_like(rows), np.empty((len(rows), model.nsensordata))
+        for i, row in enumerate(rows):
             for name, values in fields.items():
                 getattr(model, name)[:] = values[i]
             data.qpos[:], data.qvel[:] = row[:nq], row[nq : nq + nv]
@@ -228,7 +229,8 @@ class LoopEngine:
                 engine.mj_step(model, data)
             full[i] = np.concatenate([data.qpos, data.qvel, data.qacc_warmstart])
             sensors[i] = data.sensordata
-        return Physics(full, _reading(full[:, :nq], full[:, nq : nq + nv], sensors))
+        reading = _reading(full[:, :nq], full[:, nq : nq + nv], sensors)
+        return Physics(_as_bits(full), reading)
 
 
 # MJX -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from worldloom.envs.robot.engines import Engine
 from worldloom.envs.robot.model import Robot, mujoco
 from worldloom.envs.robot.types import Physics, Reading, Starts
 
-# Soles begin this deep in the floor, m: at exactly its surface, rounding decides whether they touch.
+# m. Soles begin this deep in the floor: at its very surface, rounding decides what touches.
 SINK = 1e-4
 TILT, BEND, TURN, DRIFT = 0.06, 0.05, 0.3, 0.1  # rad, rad, rad/s, m/s
 

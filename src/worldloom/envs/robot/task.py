@@ -160,7 +160,7 @@ class Task:
     def drive(
         self, xp: Any, robot: Robot, rules: Rules, episode: Episode, domain: Domain, action: Array
     ) -> tuple[Array, Array, Array]:
-        """What an action means: the action clipped, targets (..., n) rad, and a force (..., 2) N."""
+        """The action clipped, the targets (..., n) that it stands for, and a push (..., 2), N."""
         action = xp.clip(xp.nan_to_num(action), -1.0, 1.0)
         used = xp.where(domain.late[..., None], episode.action, action)
         home, scale = robot.home_joints.astype(np.float32), robot.action_scale.astype(np.float32)
@@ -189,7 +189,10 @@ class Task:
         the step before. Uniform numbers (..., step_draws) are for noise, and for the next push.
         """
         _, target, force = self.drive(xp, robot, rules, episode, domain, action)
-        facts = _facts(xp, robot, episode, reading, action, target)
+        walking = episode.command > 0.0
+        later = gait.advance(xp, episode.phase, CONTROL_SECONDS)
+        phase = xp.where(walking, later, episode.phase)
+        facts = _facts(xp, robot, episode.replace(phase=phase), reading, action, target)
         terms = xp.stack([term(xp, facts) for term in self._functions], axis=-1)
         tall = (1.0 + facts.height / robot.home_height).astype(np.float32)
         level = -facts.gravity[..., 2]
@@ -202,12 +205,9 @@ class Task:
             start=xp.where(over, again.start, episode.push.start),
             force=xp.where(over[..., None], again.force, episode.push.force),
         )
-        walking = facts.walking
         after = Episode(
             step=step,
-            phase=xp.where(
-                walking, gait.advance(xp, episode.phase, CONTROL_SECONDS), episode.phase
-            ),
+            phase=phase,
             command=episode.command,
             speed=facts.speed,
             action=action,
@@ -217,6 +217,7 @@ class Task:
         noise = rules.noise * (2.0 * uniform[..., 3:] - 1.0)
         obs = self._observe(xp, robot, after, domain, reading, force, facts, noise)
         info = Info(
+            reading=reading,
             terms=terms,
             command=episode.command,
             velocity=facts.velocity[..., 0],

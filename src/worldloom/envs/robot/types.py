@@ -68,8 +68,9 @@ class Observation(struct.PyTreeNode):
 
 
 class Info(struct.PyTreeNode):
-    """What a step came to. `terms` are the parts of the reward, in the order of the task's table."""
+    """What a step came to; `terms` are the parts of the reward, as in the task's table."""
 
+    reading: Reading
     terms: Array  # (..., terms)
     command: Array
     velocity: Array  # (...,) forward, m/s

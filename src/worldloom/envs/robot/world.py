@@ -84,10 +84,10 @@ class RobotWorld:
         return EnvSpec(
             name=f"{self.robot.name}-{self.task.name}",
             observation=Dict(
-                {
-                    "state": Box(-limit, limit, (state,)),
-                    "privileged_state": Box(-limit, limit, (privileged,)),
-                }
+                (
+                    ("state", Box(-limit, limit, (state,))),
+                    ("privileged_state", Box(-limit, limit, (privileged,))),
+                )
             ),
             action=Box(-1.0, 1.0, (self.robot.num_joints,)),
             horizon=int(self.params.rules.horizon),
@@ -116,6 +116,7 @@ class RobotWorld:
         no = jnp.zeros_like(start.row, bool)
         zero = jnp.zeros_like(start.command)
         info = Info(
+            reading=chosen.physics.reading,
             terms=jnp.zeros((*zero.shape, len(self.task.terms)), jnp.float32),
             command=start.command,
             velocity=zero,
