@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "run execution modes on equal work and time them",
     "bench": "measure a suite against its peers and write JSON",
     "report": "write the page of a run, comparison or benchmark",
+    "export": "write a trained robot's policy as a bundle that runs without jax",
     "arc": "list, draw and play the tasks of the ARC suite",
     "doctor": "show versions, devices and caches, and check that they work",
 }
@@ -407,6 +408,12 @@ def _compare(argv: list[str]) -> int:
 
 def _bench(argv: list[str]) -> int:
     from worldloom.bench.suites import command
+
+    return command(argv)
+
+
+def _export(argv: list[str]) -> int:
+    from worldloom.deploy.robot_command import command
 
     return command(argv)
 

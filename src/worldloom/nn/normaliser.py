@@ -6,6 +6,7 @@ from flax import struct
 
 from worldloom.core.types import Array, PyTree
 
+EPSILON = 1e-6  # added to variances
 LIMIT = 10.0  # normalised observations are clipped to this many standard deviations
 
 
@@ -43,7 +44,7 @@ def normalise(normaliser: Normaliser | None, obs: PyTree) -> PyTree:
     def one(x, mean, var):
         if not _is_float(x):
             return x
-        scaled = (x - mean) * jax.lax.rsqrt(var + 1e-6)
+        scaled = (x - mean) * jax.lax.rsqrt(var + EPSILON)
         return jnp.clip(scaled, -LIMIT, LIMIT)
 
     return jax.tree.map(one, obs, normaliser.mean, normaliser.var)

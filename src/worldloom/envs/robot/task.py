@@ -33,6 +33,8 @@ LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
 
 # Noise of sensors, and how far worlds differ, at a factor of 1: half-widths of uniform draws.
 NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
+# What is sensed is multiplied by these before anybody sees it.
+SCALES = {"gravity": 1.0, "turning": 0.25, "joints": 1.0, "joint_speeds": 0.1}
 DIFFERENCES = {"friction": 0.4, "mass": 0.1, "strength": 0.1, "offset": 0.02}
 
 
@@ -274,9 +276,10 @@ class Task:
             facts.joint_speeds,
         ]
         exact = xp.concatenate(sensed, axis=-1)
-        widths = np.repeat(list(NOISE.values()), [3, 3, n, n]).astype(np.float32)
+        sizes = [3, 3, n, n]
+        widths = np.repeat(list(NOISE.values()), sizes).astype(np.float32)
         noisy = exact if noise is None else exact + widths * noise
-        scales = np.repeat([1.0, 0.25, 1.0, 0.1], [3, 3, n, n]).astype(np.float32)
+        scales = np.repeat(list(SCALES.values()), sizes).astype(np.float32)
         known = xp.concatenate([episode.action, episode.command[..., None], clock], axis=-1)
         state = xp.concatenate([noisy * scales, known], axis=-1)
         hidden = [

@@ -1,0 +1,199 @@
+"""Robot policies as bundles: a manifest, weights, the robot, and a runtime in numpy."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldloom import __version__
+from worldloom.deploy import policy_runtime
+from worldloom.envs.robot import gait
+from worldloom.envs.robot.model import CONTROL_SECONDS, Robot
+from worldloom.envs.robot.task import SCALES, Task
+from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
+
+# What the runtime can compute.
+_OBSERVATION = {
+    "gravity": "the direction down, in the frame of the base",
+    "turning": "gyro, rad/s, in the frame of the base",
+    "joints": "joint positions less home, rad",
+    "joint_speeds": "joint velocities, rad/s",
+    "last_action": "the network's last answer, clipped to -1 .. 1; 0 at first",
+    "command": "wanted forward speed, m/s",
+    "clock": "sine and cosine of the gait's phase; 0 while the command is 0",
+}
+
+
+def export_policy(
+    folder: str | Path,
+    robot: Robot,
+    task: Task,
+    params: Mapping[str, Any],
+    *,
+    activation: str,
+    normaliser: Normaliser | None = None,
+) -> Path:
+    """Writes the bundle of a policy, whole or not at all, and returns its folder.
+
+    params: flax parameters with an `ActorCritic` for a vector of actions somewhere inside;
+    `activation` is that network's. normaliser: of the observations it was trained with, either of
+    what the policy sees or of the whole `Observation`. A bundle that is there already is replaced;
+    anything else is left alone.
+    """
+    folder = Path(folder)
+    layers = policy_layers(params)
+    arrays: dict[str, np.ndarray] = {}
+    for i, (kernel, bias) in enumerate(layers):
+        arrays |= {f"kernel_{i}": kernel, f"bias_{i}": bias}
+    if normaliser is not None:
+        mean, var = (getattr(x, "state", x) for x in (normaliser.mean, normaliser.var))
+        arrays |= {"mean": np.asarray(mean, np.float32), "var": np.asarray(var, np.float32)}
+    sizes = [len(layers[0][0]), *(len(bias) for _, bias in layers)]
+    _check(robot, task, sizes, activation, arrays)
+    files = {
+        "policy.npz": _npz(arrays),
+        "robot.xml": robot.xml.encode(),
+        "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
+    }
+    manifest = _manifest(robot, task, sizes, activation, normaliser is not None, files)
+    files["manifest.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
+    return _write(folder, files)
+
+
+def policy_layers(params: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Kernels (in, out) and biases (out,) of the policy in an `ActorCritic`'s parameters."""
+    found = _find(params)
+    if found is None:
+        raise ValueError(
+            "export: these parameters hold no policy of an ActorCritic (layers policy_0, policy_1, "
+            "..., policy); only such networks can be exported"
+        )
+    torso = "torso" if "torso_0" in found else "policy"
+    hidden = sum(name.startswith(f"{torso}_") for name in found)
+    names = [*(f"{torso}_{i}" for i in range(hidden)), "policy"]
+    layers = [(np.asarray(found[n]["kernel"]), np.asarray(found[n]["bias"])) for n in names]
+    for name, arrays in zip(names, layers, strict=True):
+        if not all(np.isfinite(x).all() for x in arrays):
+            raise ValueError(f"export: layer {name} is not finite; export an earlier checkpoint")
+    return layers
+
+
+def _find(tree: Any) -> Mapping[str, Any] | None:
+    """The parameters of the network itself, however deep it is wrapped."""
+    if not isinstance(tree, Mapping):
+        return None
+    head = tree.get("policy")
+    if isinstance(head, Mapping) and "kernel" in head:
+        return tree
+    return next(filter(None, map(_find, tree.values())), None)
+
+
+def _check(
+    robot: Robot, task: Task, sizes: list[int], activation: str, arrays: Mapping[str, np.ndarray]
+) -> None:
+    layout = task.layout(robot)
+    strange = [name for name, _ in layout if name not in _OBSERVATION]
+    if strange:
+        raise ValueError(f"export: the runtime cannot compute the observations {strange}")
+    seen = sum(size for _, size in layout)
+    if (sizes[0], sizes[-1]) != (seen, robot.num_joints):
+        raise ValueError(
+            f"export: a network from {sizes[0]} to {sizes[-1]} numbers is not for {robot.name} "
+            f"and its task {task.name}, which has {seen} observations and {robot.num_joints} joints"
+        )
+    if activation not in policy_runtime.ACTIVATIONS:
+        known = ", ".join(policy_runtime.ACTIVATIONS)
+        raise ValueError(f"export: activation={activation!r}; the runtime knows {known}")
+    if "mean" in arrays and arrays["mean"].shape != (seen,):
+        raise ValueError(
+            f"export: the normaliser is for {arrays['mean'].shape} numbers, the policy sees {seen}"
+        )
+
+
+def _manifest(
+    robot: Robot,
+    task: Task,
+    sizes: list[int],
+    activation: str,
+    normalised: bool,
+    files: Mapping[str, bytes],
+) -> dict[str, Any]:
+    def numbers(array: np.ndarray) -> list[float]:
+        return [float(x) for x in array]
+
+    return {
+        "kind": policy_runtime.KIND,
+        "version": policy_runtime.VERSION,
+        "worldloom": __version__,
+        "robot": robot.name,
+        "task": task.name,
+        "control": {"rate_hz": round(1.0 / CONTROL_SECONDS), "seconds": CONTROL_SECONDS},
+        "quaternion": {
+            "order": "wxyz",
+            "meaning": "from the base's frame into the world's; x forward, y left, z up",
+        },
+        "observation": [
+            {
+                "name": name,
+                "size": size,
+                "scale": SCALES.get(name, 1.0),
+                "meaning": _OBSERVATION[name],
+            }
+            for name, size in task.layout(robot)
+        ],
+        "joints": list(robot.joints),
+        "action": {
+            "meaning": "target = clip(home + scale * clip(answer, -1, 1), lower, upper), rad",
+            "home": numbers(robot.home_joints),
+            "scale": numbers(robot.action_scale),
+            "lower": numbers(robot.lower),
+            "upper": numbers(robot.upper),
+        },
+        "gait": {
+            "period": gait.PERIOD,
+            "stance": gait.STANCE,
+            "meaning": "seconds of a cycle, and the share of it that a foot stands; the phase goes "
+            "on by seconds / period a step while the command is above 0",
+        },
+        "network": {
+            "layers": sizes,
+            "activation": activation,
+            "observation_limit": LIMIT if normalised else None,
+            "epsilon": EPSILON,
+        },
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+
+
+def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    stored = io.BytesIO()
+    singles: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
+    np.savez(stored, **singles)
+    return stored.getvalue()
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> Path:
+    if folder.exists() and not (folder / "manifest.json").is_file() and _has_content(folder):
+        raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    draft.mkdir()
+    try:
+        for name, content in files.items():
+            (draft / name).write_bytes(content)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _has_content(path: Path) -> bool:
+    return not path.is_dir() or any(path.iterdir())
