@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-NEEDS = {"06_pettingzoo.py": "pettingzoo", "10_arc_gymnasium.py": "gymnasium"}
+# example -> the package it needs, and the extra that brings it
+NEEDS = {
+    "06_pettingzoo.py": ("pettingzoo", "adapters"),
+    "10_arc_gymnasium.py": ("gymnasium", "adapters"),
+    "11_brax_ppo.py": ("brax", "robot"),
+    "12_walk.py": ("mujoco", "robot"),
+}
 
 
 def test_there_are_examples():
@@ -23,9 +29,9 @@ def test_an_example_is_short_enough_to_read(path):
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path, compiled_once):
-    needed = NEEDS.get(path.name)
+    needed, extra = NEEDS.get(path.name, (None, None))
     if needed and find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed: pip install 'worldloom[adapters]'")
+        pytest.skip(f"{needed} is not installed: pip install 'worldloom[{extra}]'")
     cache = {
         "JAX_COMPILATION_CACHE_DIR": compiled_once,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from worldloom.train.arc_evaluate import ArcEvaluation
     from worldloom.train.evaluate import Evaluation
     from worldloom.train.load import LoadedRun
+    from worldloom.train.robot import LoadedRobotRun, RobotRun
+    from worldloom.train.robot_evaluate import RobotEvaluation
     from worldloom.train.runner import Run
 
 __version__ = "0.1.0"
@@ -40,17 +42,23 @@ def train(
     out: str | Path | None = None,
     report: bool = True,
     **settings: Any,
-) -> "Run | ArcRun":
+) -> "Run | ArcRun | RobotRun":
     """Trains and writes a run folder: ``train("treasurehunt", epochs=100, seed=1)``.
 
-    `settings` are those of `worldloom.train.config.TrainConfig`, or for "arc" those of
-    `worldloom.train.arc_config.ArcTrainConfig`; `out` is the run's folder, by default a new one
-    under runs/.
+    `settings` are those of `worldloom.train.config.TrainConfig`, for "arc" those of
+    `worldloom.train.arc_config.ArcTrainConfig` and for "biped" those of
+    `worldloom.train.robot_config.RobotTrainConfig`; `out` is the run's folder, by default a new
+    one under runs/.
     """
-    if env == "arc":
-        from worldloom.report.arc_runs import train_arc
+    if env in ("arc", "biped"):
+        settings |= {"world": world} if world else {}
+        if env == "arc":
+            from worldloom.report.arc_runs import train_arc
 
-        return train_arc(settings | ({"world": world} if world else {}), out, report)
+            return train_arc(settings, out, report)
+        from worldloom.report.robot_runs import train_robot
+
+        return train_robot(settings, out, report)
     from worldloom.report.hooks import Pictures
     from worldloom.train import runner
     from worldloom.train.config import TrainConfig
@@ -60,15 +68,20 @@ def train(
     return runner.run(config, folder, hooks=[Pictures()] if report else [])
 
 
-def load(folder: str | Path) -> "LoadedRun | LoadedArcRun":
+def load(folder: str | Path) -> "LoadedRun | LoadedArcRun | LoadedRobotRun":
     """The trained agents of a run: ``load("runs/X").act(obs)``."""
     from worldloom.train.driver import env_of
 
     folder = Path(folder)
-    if env_of(folder) == "arc":
+    env = env_of(folder)
+    if env == "arc":
         from worldloom.train import arc
 
         return arc.load_run(folder)
+    if env == "biped":
+        from worldloom.train import robot
+
+        return robot.load_run(folder)
     from worldloom.train.load import load_run
 
     return load_run(folder)
@@ -76,10 +89,11 @@ def load(folder: str | Path) -> "LoadedRun | LoadedArcRun":
 
 def evaluate(
     folder: str | Path, episodes: int | None = None, seed: int = 0
-) -> "Evaluation | ArcEvaluation":
+) -> "Evaluation | ArcEvaluation | RobotEvaluation":
     """Greedy scores of a run's newest checkpoint in fresh worlds, by default 200 of them.
 
-    On ARC every pair is played, and `episodes` are the sampled attempts at each.
+    On ARC every pair is played, and `episodes` are the sampled attempts at each. Robots play as
+    many as in training, by default.
     """
     run = load(folder)
     return run.evaluate(seed=seed) if episodes is None else run.evaluate(episodes, seed)

@@ -1,7 +1,7 @@
 """Worlds of one agent for Gymnasium, singly and as a vector: shells over the compiled step.
 
-Importing this module registers ``worldloom/Arc-v0``. Gymnasium imports it by itself for
-``gymnasium.make("worldloom.adapters.gymnasium:worldloom/Arc-v0", action="point")``.
+Importing this module registers ``worldloom/Arc-v0`` and ``worldloom/Biped-v0``. Gymnasium
+imports it by itself for ``gymnasium.make("worldloom.adapters.gymnasium:worldloom/Biped-v0")``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from worldloom.adapters.single_agent import as_dict, as_single
+from worldloom.adapters.single_agent import as_dict, as_single, policy_view
 from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.transforms import as_pure, base_state
@@ -71,6 +71,8 @@ class GymEnv(gymnasium.Env):
         render_mode: one of the names in `renderers`.
         renderers: how to draw a state; by default what the world itself offers.
         unit_actions: actions of a finite box of floats are given in [-1, 1], and stretched.
+
+    What only a critic may see is in ``info["privileged_state"]``.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class GymEnv(gymnasium.Env):
         unit_actions: bool = False,
     ) -> None:
         self.params = _placed(env, params)
-        self.env = as_single(env, self.params, "GymEnv")
+        self.env = policy_view(as_single(env, self.params, "GymEnv"))
         self.unit_actions = unit_actions
         self.observation_space = gym_space(self.env.spec.observation)
         self.action_space = gym_space(self.env.spec.action, unit_actions)
@@ -161,7 +163,7 @@ class GymVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.params = _placed(env, params)
-        self.env = as_single(env, self.params, "GymVectorEnv")
+        self.env = policy_view(as_single(env, self.params, "GymVectorEnv"))
         self.unit_actions = unit_actions
         self.single_observation_space = gym_space(self.env.spec.observation)
         self.single_action_space = gym_space(self.env.spec.action, unit_actions)
@@ -350,7 +352,7 @@ def _renderers(env: PureEnv, mode: str | None, given: Renderers | None) -> Rende
 
 # Names that gymnasium.make knows ---------------------------------------------------------------
 
-for _name, _world in {"worldloom/Arc-v0": "arc"}.items():
+for _name, _world in {"worldloom/Arc-v0": "arc", "worldloom/Biped-v0": "biped"}.items():
     if _name not in gymnasium.registry:
         gymnasium.register(
             _name,

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from worldloom.core.protocols import Environment, PureEnv
+from worldloom.core.spaces import Dict
 from worldloom.core.transforms import as_pure
-from worldloom.core.types import Key, PyTree
+from worldloom.core.types import Key, PyTree, TimeStep
 
 
 def as_single(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv:
@@ -41,6 +42,31 @@ def as_single(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv
         return state, without_axis(timestep)
 
     return PureEnv(made.spec, made.default_params, reset, step, made.base)
+
+
+def policy_view(env: PureEnv) -> PureEnv:
+    """`env` as its policy sees it, for interfaces that know no critic.
+
+    Of an observation of `state` and `privileged_state`, the first is what is seen, and the second
+    goes to the info, which becomes a dict. Other worlds are returned as they are.
+    """
+    parts = dict(env.spec.observation.items) if isinstance(env.spec.observation, Dict) else {}
+    if set(parts) != {"state", "privileged_state"}:
+        return env
+
+    def seen(state: PyTree, timestep: TimeStep) -> tuple[PyTree, TimeStep]:
+        obs, last = as_dict(timestep.obs), as_dict(timestep.final_obs)
+        info = as_dict(timestep.info) | {"privileged_state": obs["privileged_state"]}
+        return state, timestep.replace(obs=obs["state"], final_obs=last["state"], info=info)
+
+    def reset(key: Key, params: PyTree):
+        return seen(*env.reset(key, params))
+
+    def step(key: Key, state: PyTree, action: PyTree, params: PyTree):
+        return seen(*env.step(key, state, action, params))
+
+    spec = dataclasses.replace(env.spec, observation=parts["state"])
+    return PureEnv(spec, env.default_params, reset, step, env.base)
 
 
 def as_dict(tree: PyTree) -> Any:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.adapters.brax_compat import quiet_import
 from worldloom.adapters.single_agent import as_dict, as_single
 from worldloom.core import spaces as core
 from worldloom.core.protocols import Environment, PureEnv
@@ -18,8 +19,9 @@ from worldloom.core.types import Array, Key, PyTree
 from worldloom.core.types import TimeStep as PureTimeStep
 
 try:
-    import stoa
-    from stoa.env_adapters.base import AdapterStateWithKey
+    with quiet_import():  # of Brax, which stoa imports where it is installed
+        import stoa
+        from stoa.env_adapters.base import AdapterStateWithKey
 except ImportError as error:
     raise ImportError(
         "worldloom.adapters.stoa needs stoa-env; pip install 'worldloom[stoa]'"

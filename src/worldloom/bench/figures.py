@@ -22,8 +22,17 @@ MEANING = {
         "point_mix_vs_box_mix": "our steps/s with single cells and flood fills / with boxes",
         "demo_tasks_solved_share": "of 20 Mini-ARC tasks, those whose demonstrations PPO solves",
     },
+    "robot": {
+        "c_in_jit_vs_rollout": "physics of 512 robots, MuJoCo in our jit / mujoco.rollout",
+        "c_in_jit_vs_mjx_512": "physics of 512 robots, MuJoCo in our jit / MJX in jit, its best",
+        "ppo_level4_vs_level1": "training steps/s of 512 robots, level 4 / level 1",
+        "ppo_vs_brax_mjx": "training steps/s of 512 robots, level 4 / Brax PPO over MJX, its best",
+        "walk_good_share": "of 64 walks of 20 s, those without a fall and within 0.075 m/s",
+        "stand_push_share": "episodes survived under pushes that fell a robot holding its pose",
+        "amp_gait_distance_share": "distance of the gait from the reference, with AMP / without",
+    },
 }
-PICTURE = {"grid": "speed.svg", "arc": "speed-arc.svg"}
+PICTURE = {"grid": "speed.svg", "arc": "speed-arc.svg", "robot": "speed-robot.svg"}
 
 
 def three_figures(value: float) -> str:
@@ -51,6 +60,9 @@ def against(suite: str, result: dict[str, Any]) -> str:
     """What the suite is measured against, with its version where the result tells it."""
     if suite == "grid":
         return f"torch {result['versions'].get('torch', 'none')}"
+    if suite == "robot":
+        names = ("mujoco", "mujoco-mjx", "brax")
+        return ", ".join(f"{name} {result['versions'].get(name, '')}" for name in names)
     facts = result["raw"].get("speed", {}).get("facts", {})
     peers = {"JaxARC": "jaxarc", "ARCLE": "arcle_single"}
     return ", ".join(f"{n} {facts.get(key, {}).get('version', '')}" for n, key in peers.items())

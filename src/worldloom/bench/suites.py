@@ -15,6 +15,10 @@ SUITES: dict[str, tuple[str, str]] = {
         "worldloom.bench.arc",
         "grid-editing worlds against JaxARC and ARCLE, and PPO on Mini-ARC",
     ),
+    "robot": (
+        "worldloom.bench.robot",
+        "a biped against mujoco.rollout, MJX and Brax's PPO, and PPO that walks",
+    ),
 }
 
 

@@ -1,4 +1,11 @@
-"""Devices: lay a batch axis over a mesh, copy parameters to all of it."""
+"""Devices and processes: lay a batch axis over a mesh, copy parameters to all of it.
+
+Several processes are one program on the devices of all: each runs the same Python on the same
+inputs, holds its own part of what is spread, and writes nothing unless it leads.
+"""
+
+import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,4 +44,97 @@ def shard_leading(tree: PyTree, mesh: Mesh) -> PyTree:
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     """Every leaf copied to every device of the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+    return place(tree, mesh, PartitionSpec())
+
+
+def place(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
+    """The tree laid over the mesh as `spec`, a prefix of it, says.
+
+    Where there are several processes, each has the whole tree to begin with.
+    """
+    is_part = {"is_leaf": lambda x: isinstance(x, PartitionSpec)}
+    parts = jax.tree.broadcast(spec, tree, **is_part)
+    where = jax.tree.map(lambda part: NamedSharding(mesh, part), parts, **is_part)
+    if jax.process_count() == 1:
+        return jax.device_put(tree, where)
+
+    def put(leaf: Any, place: NamedSharding) -> Any:  # by way of the host: it is not on the others
+        if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key):
+            words = jax.device_put(np.asarray(jax.random.key_data(leaf)), place)
+            return jax.random.wrap_key_data(words)
+        return jax.device_put(np.asarray(leaf), place)
+
+    return jax.tree.map(put, tree, where)
+
+
+# Processes -------------------------------------------------------------------------------------
+
+# What schedulers, which jax then asks for the rest, set in the processes that they start.
+SCHEDULERS = {
+    "SLURM_NTASKS": "Slurm",
+    "OMPI_COMM_WORLD_SIZE": "Open MPI",
+    "JAX_NUM_PROCESSES": "JAX's own variables",
+}
+
+
+def join(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+) -> bool:
+    """Makes this process one of several that compute together; whether there are any others.
+
+    Before anything else uses a device. Without arguments, a scheduler's variables decide.
+    """
+    given = (coordinator, num_processes, process_id)
+    if all(x is None for x in given):
+        sizes = [os.environ[name] for name in SCHEDULERS if name in os.environ]
+        if not any(size.isdigit() and int(size) > 1 for size in sizes):
+            return False
+    elif coordinator is None or num_processes is None or process_id is None:
+        raise ValueError(
+            f"coordinator={coordinator}, num_processes={num_processes}, process_id={process_id}: "
+            "several processes need all three, or a scheduler that tells them"
+        )
+    elif not 0 <= process_id < num_processes:
+        raise ValueError(
+            f"process_id={process_id} of num_processes={num_processes}; they are counted from 0"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(coordinator, num_processes, process_id)
+    return True
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes files and speaks."""
+    return jax.process_index() == 0
+
+
+def agreed(flag: bool) -> bool:
+    """The leader's flag, in every process; all must ask at the same time."""
+    if jax.process_count() == 1:
+        return flag
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.broadcast_one_to_all(np.asarray(flag)))
+
+
+def to_host(tree: PyTree) -> PyTree:
+    """The whole of every leaf in numpy (keys as they are), also where processes hold parts.
+
+    All processes must ask for it at the same time.
+    """
+
+    def whole(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = np.asarray(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(jnp.asarray(words))
+        if leaf.is_fully_replicated:
+            return np.asarray(leaf)
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+
+    return jax.tree.map(whole, tree)

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from worldloom.core.sums import running_count
 from worldloom.core.types import Array, PyTree
@@ -35,9 +34,9 @@ def update_chosen(
     rank = running_count(chosen)
     total = rank[-1]
     # Chosen rows in order, then numbers past the end: reading clamps those, writing drops them.
-    order = jnp.asarray(np.arange(size, 2 * size + rows, dtype=np.int32))
+    order = jnp.arange(size, 2 * size + rows, dtype=jnp.int32)
     place = jnp.where(chosen, rank - 1, size + rows)
-    order = order.at[place].set(np.arange(size, dtype=np.int32), mode="drop")
+    order = order.at[place].set(jnp.arange(size, dtype=jnp.int32), mode="drop")
 
     def unfinished(carry):
         return carry[0] < total

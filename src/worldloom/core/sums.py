@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from worldloom.core.types import Array
 
@@ -32,6 +31,6 @@ def running_sum(values: Array) -> Array:
     return (within + before[:, None]).reshape(-1, *values.shape[1:])[:count]
 
 
-def _triangle(count: int, dtype: Any) -> np.ndarray:
-    # In numpy: a constant of the program, where one of jax.numpy's is a kernel.
-    return np.tri(count, dtype=dtype)
+def _triangle(count: int, dtype: Any) -> Array:
+    # Not in numpy: what a custom_vmap holds as a constant cannot be mapped inside of a cond.
+    return jnp.tri(count, dtype=dtype)

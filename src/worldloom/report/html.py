@@ -91,10 +91,10 @@ def _hero(run: Run) -> str:
     """The film of the trained agents beside the headline numbers."""
     film = ""
     if run.film:
-        film = _film(run.film, "The trained agents, playing greedily.")
+        film = film_figure(run.film, "The trained agents, playing greedily.")
     elif run.training_films:
         epoch, path = run.training_films[-1]
-        film = _film(path, f"Training, epoch {epoch}.")
+        film = film_figure(path, f"Training, epoch {epoch}.")
     items = []
     if run.evals:
         last = run.evals[-1]
@@ -126,7 +126,7 @@ def _hero(run: Run) -> str:
     return f'<div class="hero">{content}</div>' if content else ""
 
 
-def _film(path: Path, caption: str) -> str:
+def film_figure(path: Path, caption: str) -> str:
     data = path.read_bytes()
     size = ""
     if len(data) >= 10 and data[:3] == b"GIF":
@@ -300,7 +300,7 @@ def _films(run: Run) -> str:
     if len(films) > _FILMS:
         steps = [round(i * (len(films) - 1) / (_FILMS - 1)) for i in range(_FILMS)]
         films = [films[i] for i in steps]
-    shown = "".join(_film(path, f"Epoch {epoch}") for epoch, path in films)
+    shown = "".join(film_figure(path, f"Epoch {epoch}") for epoch, path in films)
     return page.section("On the way there", f'<div class="strip">{shown}</div>' if shown else "")
 
 

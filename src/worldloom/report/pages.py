@@ -6,9 +6,11 @@ from typing import Any
 
 from worldloom.report.arc_report import write_arc_report
 from worldloom.report.html import write_bench, write_comparison, write_report
+from worldloom.report.robot_report import write_robot_report
 from worldloom.report.runs import read_run
 from worldloom.report.sweeps import write_sweep
 
+_OF_RUNS = {"arc": write_arc_report, "biped": write_robot_report}  # the others are of grids
 _KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
 
 
@@ -20,9 +22,7 @@ def write_page(target: str | Path) -> Path:
     """
     target = Path(target)
     if target.is_dir():
-        if read_run(target).settings.get("env") == "arc":
-            return write_arc_report(target)
-        return write_report(target)
+        return _OF_RUNS.get(str(read_run(target).settings.get("env")), write_report)(target)
     result = _read(target)
     page = target.with_suffix(".html")
     if isinstance(result.get("ratios"), dict):

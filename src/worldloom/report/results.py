@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from worldloom.report import arc_bench, page
+from worldloom.report import arc_bench, page, robot_bench
 from worldloom.report.axes import number
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
 
@@ -69,11 +69,19 @@ def write_bench(result: Mapping[str, Any], path: str | Path) -> Path:
         page.header(title, ["ratios measured in one run"]),
         _warnings(result, "ratios"),
         _ratios(dict(result.get("ratios") or {})),
-        *(arc_bench.sections(result.get("raw") or {}) if result.get("suite") == "arc" else ()),
+        *_of_suite(str(result.get("suite")), result.get("raw") or {}),
         _origin(result),
         page.section("Raw figures", _raw(result.get("raw"))),
     ]
     return page.write(path, page.page(title, body))
+
+
+_SUITES = {"arc": arc_bench.sections, "robot": robot_bench.sections}
+
+
+def _of_suite(suite: str, raw: Mapping[str, Any]) -> list[str]:
+    """What a suite shows of its own."""
+    return _SUITES[suite](raw) if suite in _SUITES else []
 
 
 def _warnings(result: Mapping[str, Any], content: str) -> str:

@@ -4,16 +4,18 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
+from worldloom.core import mesh
 from worldloom.envs.robot.recording import Recording, record_episode
 from worldloom.envs.robot.world import RobotWorld
 from worldloom.report.robot_film import film
 from worldloom.report.robot_page import write_replay
+from worldloom.report.robot_report import write_robot_report
 from worldloom.track.sinks import plain
 from worldloom.train import robot
 from worldloom.train.driver import Hook
@@ -52,11 +54,11 @@ class RobotPictures(Hook):
 
     def on_end(self, run: robot.RobotRun) -> None:
         # Who pressed Ctrl-C wants to leave.
-        if run.evaluation is None or run.interrupted:
-            return
-        act = robot.see_state_alone(run.config, run.trainer.agents(), run.evaluator.world)
-        title = f"{run.config.task}, update {run.epoch}"
-        pictures(run.evaluator.world, act, run.folder, title, run.config.seed)
+        if run.evaluation is not None and not run.interrupted:
+            act = robot.see_state_alone(run.config, run.trainer.agents(), run.evaluator.world)
+            title = f"{run.config.task}, update {run.epoch}"
+            pictures(run.evaluator.world, act, run.folder, title, run.config.seed)
+        write_robot_report(run.folder)
 
 
 # From Python -------------------------------------------------------------------------------------
@@ -91,8 +93,14 @@ def train_command(argv: list[str]) -> int:
         """Folder in which the run gets a folder of its own."""
         resume: Path | None = None
         """Go on with this run folder from its newest checkpoint, to --updates."""
+        coordinator: str | None = None
+        """host:port of the first of several processes, each started with the same arguments."""
+        num_processes: int | None = None
+        """How many there are; a scheduler such as Slurm tells this by itself."""
+        process_id: int | None = None
+        """Which of them this is, from 0."""
         report: bool = True
-        """Film the robot and write replay.html."""
+        """Film the robot, and write replay.html and report.html."""
         json: bool = False
         """Print the result as JSON."""
         settings: Annotated[RobotTrainConfig, tyro.conf.arg(name="")] = field(
@@ -101,6 +109,10 @@ def train_command(argv: list[str]) -> int:
 
     args = parse(Train, argv, "worldloom train biped", "teach the robot to stand or to walk")
     config = args.settings
+    if mesh.join(args.coordinator, args.num_processes, args.process_id):
+        import jax
+
+        config = replace(config, devices=jax.device_count())
     folder = args.resume or robot.new_folder(args.out, config)
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
     hooks = [RobotProgress(), *([RobotPictures()] if args.report else [])]
@@ -114,7 +126,8 @@ def train_command(argv: list[str]) -> int:
             raise
         print(f"stopped at once; go on from the last checkpoint: {again}", file=sys.stderr)
         return 130
-    _tell(result, folder, again, args.json)
+    if mesh.leads():
+        _tell(result, folder, again, args.json)
     return 130 if result.interrupted else 0
 
 
@@ -150,7 +163,9 @@ def _tell(result: robot.RobotRun, folder: Path, again: str, as_json: bool) -> No
     )
     shown["compiling"] = f"{timing['compile_seconds']:.1f} s"
     shown["run folder"] = str(folder)
-    for name, file in (("film", "robot.gif"), ("replay", "replay.html")):
+    for name, file in (
+        ("film", "robot.gif"), ("replay", "replay.html"), ("report", "report.html"),
+    ):  # fmt: skip
         if (folder / file).exists():
             shown[name] = str(folder / file)
     if result.interrupted:
@@ -200,7 +215,7 @@ def eval_command(argv: list[str]) -> int:
         pushes: bool = False
         """Also climb the ladder of pushes."""
         video: bool = False
-        """Also film an episode, and write an interactive replay, into the run folder."""
+        """Also film an episode, and write an interactive replay and the report with the film."""
         json: bool = False
 
     args = parse(Eval, argv, "worldloom eval", "score a run of the biped")
@@ -215,6 +230,7 @@ def eval_command(argv: list[str]) -> int:
         act = robot.see_state_alone(loaded.config, loaded.agents, loaded.world)
         title = f"{loaded.config.task}, update {loaded.update}"
         pictures(loaded.world, act, args.target, title, args.seed)
+        write_robot_report(args.target)  # which shows the film
         summary["replay"] = str(args.target / "replay.html")
     if args.json:
         print(json.dumps(plain(summary), indent=2))

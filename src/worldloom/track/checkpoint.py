@@ -87,9 +87,17 @@ class Checkpoints:
 
         self._ocp = ocp
         self.folder = Path(folder).absolute()
+        # One process writes and reads whole arrays: orbax need not wait for any other.
+        own = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process {own}"
+        )
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=True, enable_async_checkpointing=False
         )
+        if jax.process_count() > 1:
+            options.create, options.multiprocessing_options = False, alone
+            self.folder.mkdir(parents=True, exist_ok=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     @property
@@ -101,7 +109,10 @@ class Checkpoints:
         """Writes the run, unless this epoch is already there."""
         if epoch == self.latest:
             return
-        self._manager.save(epoch, args=self._ocp.args.StandardSave(_to_plain(run)))
+        plain = _to_plain(run)
+        if jax.process_count() > 1:  # orbax takes an array on a device for a part of one
+            plain = jax.tree.map(np.asarray, plain)
+        self._manager.save(epoch, args=self._ocp.args.StandardSave(plain))
         self._manager.wait_until_finished()
 
     def restore(self, like: PyTree, epoch: int | None = None) -> PyTree:

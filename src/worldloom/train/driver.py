@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 
+from worldloom.core.mesh import agreed, leads
 from worldloom.core.types import PyTree
 from worldloom.track.checkpoint import Checkpoints
 from worldloom.track.machine import machine, versions
@@ -222,6 +223,8 @@ def drive(
     Ctrl-C ends it after the current chunk with a checkpoint; `interrupted` then says so.
     """
     folder, trainer, plan = this.folder, this.trainer, this.config.plan
+    if not leads():
+        return _follow(this, resume)
     if resume:
         checkpoints = open_checkpoints(folder)
     else:
@@ -289,11 +292,15 @@ def _loop(
     stop: threading.Event,
 ) -> None:
     plan, trainer = this.config.plan, this.trainer
+
+    def stopped() -> bool:
+        return agreed(stop.is_set())  # asked once a chunk, by all processes
+
     if plan.total == 0:
         _evaluate(this, evals, hooks)
         write_json(this.folder / "timing.json", this.timing())
         return
-    while trainer.epoch < plan.total and not stop.is_set():
+    while trainer.epoch < plan.total and not stopped():
         first = trainer.epoch
         compiled, start = trainer.compile_seconds, time.perf_counter()
         metrics = trainer.advance(plan.next_stop(first) - first)
@@ -320,9 +327,29 @@ def _loop(
         if plan.record_period and epoch % plan.record_period == 0:
             for hook in hooks:
                 hook.on_record(this)
-    if stop.is_set():
+    if trainer.epoch < plan.total:  # stopped
         write_json(this.folder / "timing.json", this.timing())
         checkpoints.save(trainer.epoch, trainer.state())
+
+
+def _follow(this: RunKind, resume: bool) -> RunKind:
+    """The same run in a process that does not lead: it computes its part and writes nothing."""
+    plan, trainer = this.config.plan, this.trainer
+    if resume:
+        with closing(open_checkpoints(this.folder)) as checkpoints:
+            trainer.load(checkpoints.restore(trainer.state()))
+    while trainer.epoch < plan.total and not agreed(False):
+        first = trainer.epoch
+        metrics = trainer.advance(plan.next_stop(first) - first)
+        if not metrics.finite.all():
+            raise ValueError("rewards or losses are no longer finite, as the leader says")
+        epoch = trainer.epoch
+        if epoch >= plan.total or epoch % plan.checkpoint_every == 0:
+            trainer.state()  # of which the leader saves what this process holds
+    if trainer.epoch < plan.total:
+        this.interrupted = True
+        trainer.state()
+    return this
 
 
 def _score(this: Run) -> Any:

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from worldloom.algos.ppo import PPO, PPOMetrics, PPOState
 from worldloom.core import draws
-from worldloom.core.mesh import BATCH_AXIS
+from worldloom.core.mesh import BATCH_AXIS, place, replicate, to_host
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import autoreset_batch, episode_stats
 from worldloom.core.types import Array, Key, PyTree, TimeStep
@@ -187,7 +187,8 @@ class OnPolicyTrainer:
     """An `UpdateState` and the program that advances it, for the chunk driver."""
 
     def __init__(self, loop: OnPolicy, params: PyTree, seed: int, chunk: int):
-        self.loop, self.params = loop, params
+        self.loop = loop
+        self.params = params if loop.mesh is None else replicate(params, loop.mesh)
         self._updates = Repeated(loop.update, chunk)
         start = Jitted(loop.init)
         self.run: UpdateState = self._spread(start(jax.random.key(seed), params))
@@ -197,13 +198,7 @@ class OnPolicyTrainer:
         mesh = self.loop.mesh
         if mesh is None:
             return run
-        where = jax.tree.map(
-            lambda part: NamedSharding(mesh, part),
-            spread_over(mesh),
-            is_leaf=lambda x: isinstance(x, PartitionSpec),
-        )
-        places = jax.tree.broadcast(where, run, is_leaf=lambda x: isinstance(x, NamedSharding))
-        return jax.device_put(run, places)
+        return place(run, mesh, spread_over(mesh))
 
     @property
     def epoch(self) -> int:
@@ -218,10 +213,10 @@ class OnPolicyTrainer:
         return metrics
 
     def agents(self) -> PPOState:
-        return self.run.learner
+        return to_host(self.run.learner)
 
     def state(self) -> UpdateState:
-        return self.run
+        return to_host(self.run)
 
     def load(self, state: UpdateState) -> None:
         self.run = self._spread(state)

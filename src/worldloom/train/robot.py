@@ -30,7 +30,7 @@ from worldloom.track.sinks import write_json
 from worldloom.train import driver
 from worldloom.train.on_policy import OnPolicy, OnPolicyTrainer, UpdateTables
 from worldloom.train.robot_config import CADENCE, RobotTrainConfig, from_dict
-from worldloom.train.robot_evaluate import RobotEvaluation, RobotEvaluator, Rung
+from worldloom.train.robot_evaluate import Act, RobotEvaluation, RobotEvaluator, Rung
 
 LADDER_KEY = 6_000_011
 
@@ -103,6 +103,10 @@ def make_prior(config: RobotTrainConfig, env: RobotWorld) -> StylePrior:
 def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
     """What trains at this level."""
     ppo = make_ppo(config, env.robot.num_joints)
+    if config.level == 2:
+        from worldloom.train.robot_levels import BraxTrainer
+
+        return BraxTrainer(config, env)
     if config.level == 1:
         from worldloom.reference.robot import RobotLoop
         from worldloom.train.robot_loop import LoopTrainer
@@ -118,8 +122,13 @@ def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
     return OnPolicyTrainer(loop, env.params, config.seed, config.chunk)
 
 
-def greedy(ppo: PPO) -> Any:
-    """act(learner, obs): the policy's likeliest actions."""
+def make_act(config: RobotTrainConfig, env: RobotWorld) -> Act:
+    """act(agents, obs): a policy's likeliest actions, `agents` being what its trainer gives."""
+    if config.level == 2:
+        from worldloom.train.robot_levels import brax_act
+
+        return brax_act(config, env)
+    ppo = PPO(config.ppo, make_network(config, env.robot.num_joints))
 
     def act(learner: PPOState, obs: Observation) -> Array:
         return ppo.act(learner, obs, jax.random.key(0), explore=False)[0]
@@ -128,18 +137,16 @@ def greedy(ppo: PPO) -> Any:
 
 
 def see_state_alone(
-    config: RobotTrainConfig, learner: PPOState, env: RobotWorld
+    config: RobotTrainConfig, agents: PyTree, env: RobotWorld
 ) -> Callable[[Array], Array]:
     """act(state (B, size)) -> actions (B, n): the policy, which needs no critic's eyes."""
-    sizes = env.task.observation_size(env.robot)
-    ppo = PPO(config.ppo, make_network(config, env.robot.num_joints))
+    sizes, act = env.task.observation_size(env.robot), make_act(config, env)
 
-    @jax.jit
-    def act(state: Array) -> Array:
+    def see(state: Array) -> Array:
         nothing = jnp.zeros((*state.shape[:-1], sizes[1]), jnp.float32)
-        return greedy(ppo)(learner, Observation(state, nothing))
+        return act(agents, Observation(state, nothing))
 
-    return act
+    return jax.jit(see)
 
 
 def replace_rules(env: RobotWorld, rules: Rules) -> RobotWorld:
@@ -213,8 +220,8 @@ def run(
     else:
         driver.check_empty(folder)
     env = make_world(config)
-    act = greedy(make_ppo(config, env.robot.num_joints))
-    evaluator = RobotEvaluator(env, act, config.eval_episodes, _reference_of(config, env))
+    reference = _reference_of(config, env)
+    evaluator = RobotEvaluator(env, make_act(config, env), config.eval_episodes, reference)
     return driver.drive(
         RobotRun(config, folder, make_trainer(config, env), evaluator),
         partial(UpdateTables, steps_per_update=config.steps_per_update),
@@ -234,13 +241,12 @@ class LoadedRobotRun:
 
     config: RobotTrainConfig
     world: RobotWorld
-    ppo: PPO
-    agents: PPOState
+    agents: PyTree  # a `PPOState`, or what Brax keeps
     update: int
 
     def act(self, obs: Observation) -> Array:
         """The likeliest actions (B, n) for observations (B, ...)."""
-        return greedy(self.ppo)(self.agents, obs)
+        return make_act(self.config, self.world)(self.agents, obs)
 
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> RobotEvaluation:
         """Whole episodes, as after training."""
@@ -253,7 +259,7 @@ class LoadedRobotRun:
     def _evaluator(self, episodes: int | None) -> RobotEvaluator:
         count = self.config.eval_episodes if episodes is None else episodes
         reference = _reference_of(self.config, self.world)
-        return RobotEvaluator(self.world, greedy(self.ppo), count, reference)
+        return RobotEvaluator(self.world, make_act(self.config, self.world), count, reference)
 
 
 def load_run(folder: Path) -> LoadedRobotRun:
@@ -261,12 +267,10 @@ def load_run(folder: Path) -> LoadedRobotRun:
     use_compilation_cache()
     config = read_config(folder)
     env = make_world(config)
-    trainer = make_trainer(config, env)
+    trainer = make_trainer(replace(config, devices=1), env)
     checkpoints = driver.open_checkpoints(folder)
     try:
-        learner = checkpoints.restore(trainer.state()).learner
-        update = checkpoints.latest or 0
+        trainer.load(checkpoints.restore(trainer.state()))
     finally:
         checkpoints.close()
-    alone = PPO(config.ppo, make_network(config, env.robot.num_joints))
-    return LoadedRobotRun(config, env, alone, learner, update)
+    return LoadedRobotRun(config, env, trainer.agents(), trainer.epoch)

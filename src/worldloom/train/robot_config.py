@@ -138,7 +138,9 @@ class RobotTrainConfig:
         total = self.updates
         if self.steps is not None:
             total = math.ceil(self.steps / self.steps_per_update)
-        return Plan(total, self.chunk, self.eval_every, self.checkpoint_every, unit="update")
+        # Every call of Brax's trainer compiles it: stop only where there is something to keep.
+        chunk = total if self.level == 2 else self.chunk
+        return Plan(total, chunk, self.eval_every, self.checkpoint_every, unit="update")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only."""

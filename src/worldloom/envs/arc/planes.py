@@ -87,7 +87,7 @@ def unpack_plane(plane: Array, grid_shape: tuple[int, int]) -> Array:
 def unpack(grid: Array, grid_shape: tuple[int, int]) -> Array:
     """Colours int8 (..., H, W) from a grid (..., 4, S)."""
     height, width = grid_shape
-    columns = np.arange(width, dtype=np.uint32)
+    columns = jnp.arange(width, dtype=jnp.uint32)
     colour = jnp.uint32(0)
     for p in range(PLANES):
         bit = (grid[..., p, :height, None] >> columns) & 1

@@ -1,0 +1,149 @@
+"""Level 2: Brax's PPO as a trainer for the chunk driver."""
+
+import time
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from worldloom.algos.ppo import PPOMetrics
+from worldloom.core.types import Array, PyTree
+from worldloom.envs.robot.types import Observation
+from worldloom.envs.robot.world import RobotWorld
+from worldloom.train.on_policy import UpdateMetrics
+from worldloom.train.robot_brax import BraxConfig, BraxResult, blank_result, train_brax
+from worldloom.train.robot_config import RobotTrainConfig
+from worldloom.train.robot_evaluate import Act
+
+
+def brax_config(config: RobotTrainConfig) -> BraxConfig:
+    """The same settings under Brax's names.
+
+    Brax counts minibatches in unrolls: one of ours, of num_worlds * unroll_length / num_minibatches
+    steps, is num_worlds / num_minibatches of them.
+    """
+    ppo = config.ppo
+    if ppo.num_worlds % ppo.num_minibatches:
+        raise ValueError(
+            f"biped: level 2 deals whole unrolls to minibatches: num_worlds={ppo.num_worlds} must "
+            f"be a multiple of num_minibatches={ppo.num_minibatches}"
+        )
+    return BraxConfig(
+        seed=config.seed,
+        num_envs=ppo.num_worlds,
+        unroll_length=ppo.unroll_length,
+        batch_size=ppo.num_worlds // ppo.num_minibatches,
+        num_minibatches=ppo.num_minibatches,
+        num_updates_per_batch=ppo.num_epochs,
+        learning_rate=ppo.learning_rate,
+        discounting=ppo.gamma,
+        gae_lambda=ppo.gae_lambda,
+        clipping_epsilon=ppo.clip_epsilon,
+        entropy_cost=ppo.entropy_cost,
+        vf_loss_coefficient=ppo.value_cost,
+        max_grad_norm=ppo.max_grad_norm,
+        reward_scaling=ppo.reward_scale,
+        policy_hidden=config.network.hidden,
+        value_hidden=config.network.hidden,
+        activation=config.network.activation,
+        initial_std=float(np.exp(config.network.initial_log_std)),
+        num_evals=1,
+        run_evals=False,
+        devices=config.devices,
+    )
+
+
+class BraxState(struct.PyTreeNode):
+    """What Brax can restore, and how far it came."""
+
+    params: PyTree
+    steps: Array
+
+
+class BraxTrainer:
+    """Trains with `brax.training.agents.ppo.train`, one call of it for each chunk.
+
+    A call compiles its program and starts new worlds: chunks should be long.
+    """
+
+    def __init__(self, config: RobotTrainConfig, env: RobotWorld):
+        self.env, self.config, self._wanted = env, brax_config(config), config
+        self._result: BraxResult | None = None
+        self.compile_seconds = 0.0
+
+    @cached_property
+    def _blank(self) -> BraxResult:
+        return blank_result(self.env, self.config)
+
+    @property
+    def epoch(self) -> int:
+        return self._result.steps // self.config.steps_per_update if self._result else 0
+
+    def agents(self) -> PyTree:
+        return self._result.params if self._result else self._blank.params
+
+    def state(self) -> BraxState:
+        return BraxState(self.agents(), jnp.int32(self._result.steps if self._result else 0))
+
+    def load(self, state: BraxState) -> None:
+        self._result = replace(self._blank, params=state.params, steps=int(state.steps))
+
+    def advance(self, epochs: int) -> UpdateMetrics:
+        start, rows = time.perf_counter(), []
+        self._result = train_brax(
+            self.env,
+            self.config,
+            num_timesteps=epochs * self.config.steps_per_update,
+            num_evals=1,
+            progress=lambda steps, row: rows.append(row),
+            restore=self._result,
+        )
+        spent = time.perf_counter() - start
+        told = rows[-1] if rows else {}
+        rate = told.get("training/sps", 0.0)
+        if rate:  # Brax times its own training, from after the compilation of its first part
+            trained = epochs * self.config.steps_per_update / rate
+            self.compile_seconds += max(spent - trained, 0.0)
+        weights = jax.tree.leaves(self._result.params)
+        sound = all(np.isfinite(np.asarray(x)).all() for x in weights)
+        return _as_metrics(told, epochs, sound)
+
+
+def _as_metrics(told: dict[str, float], epochs: int, sound: bool) -> UpdateMetrics:
+    """What Brax told of a chunk, in every one of its updates; NaN where it tells nothing."""
+
+    def same(value: float) -> Any:
+        return np.full(epochs, value, np.float32)
+
+    names = {
+        "loss": "total_loss", "policy_loss": "policy_loss", "value_loss": "v_loss",
+        "entropy": "entropy_loss", "kl": "kl_mean",
+    }  # fmt: skip
+    learned: dict[str, Any] = {
+        name: same(told.get(f"training/{names.get(name, name)}", float("nan")))
+        for name in PPOMetrics.__dataclass_fields__
+    }
+    length = told.get("episode/length", float("nan"))
+    count: Any = np.zeros(epochs, np.int32)
+    finite: Any = np.full(epochs, sound)
+    outcomes = {
+        "fell": same(told.get("episode/fell", float("nan"))),
+        "diverged": same(told.get("episode/diverged", float("nan"))),
+        "error": same(told.get("episode/command_error_per_step", float("nan"))),
+    }
+    total = same(told.get("episode/sum_reward", float("nan")))
+    return UpdateMetrics(count, total, same(length), outcomes, PPOMetrics(**learned), finite)
+
+
+def brax_act(config: RobotTrainConfig, env: RobotWorld) -> Act:
+    """act(params, obs): the likeliest actions of what Brax learned."""
+    blank = blank_result(env, brax_config(config))
+
+    def act(params: PyTree, obs: Observation) -> Array:
+        return replace(blank, params=params).policy(obs)
+
+    return act

@@ -1,0 +1,139 @@
+"""`worldloom train biped` and what follows it, from the command line, in seconds."""
+
+import json
+import shutil
+
+import pytest
+
+from worldloom.cli import main
+
+SMALL = (
+    "--chunk 1 --eval-every 0 --eval-episodes 2 --checkpoint-every 1 --world.horizon 5 "
+    "--network.hidden 8 --ppo.num-worlds 4 --ppo.unroll-length 3 --ppo.num-minibatches 2 "
+    "--ppo.num-epochs 1"
+)
+
+
+def run(command: str) -> int:
+    return main(command.split())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, compiled_once):
+    """The folder of a run of two updates, without pictures. Look, do not touch."""
+    root = tmp_path_factory.mktemp("runs")
+    assert run(f"train biped --task stand --updates 2 {SMALL} --no-report --out {root}") == 0
+    (folder,) = root.iterdir()
+    return folder
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """call("eval X"): exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def called(command: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(command)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return called
+
+
+def test_a_run_is_a_folder_named_for_what_ran(trained, contents):
+    assert trained.name.startswith("biped-stand-level4-s0-")
+    files = {name for name in contents(trained) if "/" not in name}
+    assert files == {"config.json", "metrics.jsonl", "eval.jsonl", "timing.json", "ladder.json"}
+    about = json.loads((trained / "config.json").read_text())
+    assert about["command"].startswith("worldloom train biped --task stand --updates 2")
+    assert about["config"]["world"]["horizon"] == 5
+
+
+def test_a_run_goes_on_films_and_reports_at_its_end(trained, call, tmp_path, read_rows):
+    folder = shutil.copytree(trained, tmp_path / "again")
+    code, out, _ = call(f"train --resume {folder} --updates 3")
+    assert code == 0
+    assert [row["update"] for row in read_rows(folder / "metrics.jsonl")] == [0, 1, 2]
+    for words in ("biped, stand, level 4, seed 0", "stays up", "of 2 episodes to the end",
+                  "pushed by 5 N for 200 ms", "steps/s", "report.html"):  # fmt: skip
+        assert words in out, words
+    for name in ("robot.gif", "replay.html", "report.html"):
+        assert (folder / name).stat().st_size > 10_000, name
+    assert "data:image/gif" in (folder / "report.html").read_text()
+
+
+def test_a_run_is_scored_pushed_and_filmed_again(trained, call, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "again")
+    code, out, err = call(f"eval {folder} --pushes --video --episodes 3 --json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["update"], told["survived"]) == (2, 1.0)  # of a tenth of a second
+    assert told["pushes"][0] == {"newtons": 5.0, "steps": 10, "survived": 1.0, "held": 1.0}
+    assert told["replay"] == str(folder / "replay.html")
+    for name in ("robot.gif", "replay.html", "report.html"):
+        assert (folder / name).exists(), name
+
+
+def test_the_page_of_a_run_is_written_again(trained, call, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "again")
+    code, out, _ = call(f"report {folder}")
+    assert (code, out) == (0, f"written to {folder / 'report.html'}\n")
+    assert "stand · level 4" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--task wlak", "there is no task 'wlak'; did you mean 'walk'?"),
+        ("--robot nowhere.xml", "there is no MJCF file nowhere.xml"),
+        ("--devices 64", "device(s); ask for 1 to"),
+        ("--level 1 --devices 2", "level 4"),
+        ("--level 3 --physics c", "level 3 is trained with physics='mjx', not 'c'"),
+        ("--physics numpy", "level 1"),
+        ("--task stand --amp.weight 0.1", "the motion prior is a gait"),
+        ("--updates 0", "updates=0; it must be at least 1"),
+        ("--ppo.num-minibatches 7", "num_minibatches=7"),
+        ("--network.activation gelu2", "gelu2"),
+        ("--resume nowhere", "nowhere is not a run folder"),
+    ],
+)
+def test_bad_input_is_told_in_one_line_and_nothing_is_written(call, tmp_path, options, why):
+    code, out, err = call(f"train biped {options}")
+    assert (code, out) == (2, "")
+    assert err.startswith("worldloom train: ")
+    assert why in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_robot_without_its_sensors_is_refused_with_their_names(call, tmp_path):
+    from worldloom.envs.robot.model import ASSETS
+
+    (tmp_path / "own.xml").write_text(
+        (ASSETS / "biped.xml").read_text().replace('name="gyro"', 'name="spin"')
+    )
+    shutil.copy(ASSETS / "biped.yaml", tmp_path / "own.yaml")
+    code, _, err = call("train biped --robot own.xml")
+    assert code == 2
+    assert "there is no sensor 'gyro' for gyro" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_finished_run_of_other_settings_is_not_resumed(trained, call, contents):
+    before = contents(trained)
+    code, _, err = call(f"train --resume {trained} --seed 1 --updates 4")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "other settings (seed)" in err
+    assert contents(trained) == before
+
+
+def test_python_opens_the_run_too(trained):
+    import worldloom
+    from worldloom.train.robot import LoadedRobotRun
+
+    loaded = worldloom.load(trained)
+    assert isinstance(loaded, LoadedRobotRun)
+    assert (loaded.update, loaded.config.task) == (2, "stand")
