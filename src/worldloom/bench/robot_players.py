@@ -35,10 +35,6 @@ def serve() -> None:
     if setup["devices"]:
         flag = f" --xla_force_host_platform_device_count={setup['devices']}"
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flag
-        if setup["player"] in ("c_in_jit", "level2", "level4"):
-            # XLA copies what a callback is given on threads of the pool in which callbacks wait:
-            # with a callback on each of them, nothing would go on.
-            os.environ["NPROC"] = str((os.cpu_count() or 1) + setup["devices"])
     PLAYERS[setup["player"]](setup, Stage())
 
 

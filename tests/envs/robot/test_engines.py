@@ -1,5 +1,6 @@
 """One robot, three engines: the same to the bit, or to what floating point allows."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -97,6 +98,37 @@ def test_a_mapped_step_is_the_batched_one(robot, truth):
 
     moved = jax.jit(jax.vmap(one))(physics, target[0], force[0])
     np.testing.assert_array_equal(engine.unpack(moved.full), truth[0][0])
+
+
+DEVICES = """
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import PartitionSpec as P
+    from worldloom.core.mesh import BATCH_AXIS, device_mesh
+    from worldloom.envs.robot.engines import CEngine
+    from worldloom.envs.robot.model import biped
+    from worldloom.envs.robot.starts import around_home
+    robot = biped()
+    engine = CEngine(robot)
+    physics = jax.tree.map(jnp.asarray, around_home(engine, 600, 0).physics)
+    target = jnp.tile(robot.home_joints.astype(np.float32), (600, 1))
+    def step(physics, target):
+        return engine.step(physics, target, target[:, :2] * 0, None)
+    spread = jax.shard_map(
+        step, mesh=device_mesh(2), in_specs=P(BATCH_AXIS), out_specs=P(BATCH_AXIS), check_vma=False
+    )
+    one, two = jax.jit(step)(physics, target), jax.jit(spread)(physics, target)
+    np.testing.assert_array_equal(engine.unpack(one.full), engine.unpack(two.full))
+"""
+
+
+def test_hundreds_of_robots_on_two_devices_move_as_on_one():
+    """With more than 100 KiB for each callback, which once had them wait for each other."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DEVICES)],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_six_solver_iterations_are_as_good_as_a_hundred(robot):

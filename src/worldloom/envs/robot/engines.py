@@ -156,12 +156,12 @@ class CEngine:
         lead = target.shape[:-1]  # a callback may be mapped over more axes than one
         model, robot = self.robot.model, self.robot
         nq, nv = model.nq, model.nv
-        rows = _as_doubles(np.asarray(full)).reshape(-1, nq + 2 * nv)
+        rows = _as_doubles(full).reshape(-1, nq + 2 * nv)
         with self._batch(len(rows), domain is not None) as batch:
             batch.qpos[:], batch.qvel[:] = rows[:, :nq], rows[:, nq : nq + nv]
             batch.qacc_warmstart[:] = rows[:, nq + nv :]
-            batch.ctrl[:] = np.asarray(target).reshape(len(rows), -1)
-            batch.xfrc_applied[:, robot.base_body, :2] = np.asarray(force).reshape(len(rows), -1)
+            batch.ctrl[:] = target.reshape(len(rows), -1)
+            batch.xfrc_applied[:, robot.base_body, :2] = force.reshape(len(rows), -1)
             if domain is not None:
                 flat = jax.tree.map(lambda x: _flat(x, len(rows)), domain)
                 for name, values in self._fields.of(np, flat).items():
@@ -178,11 +178,30 @@ class CEngine:
     def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
         like = (physics.full, *jax.tree.leaves(physics.reading))
         shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like)
+        given, structure = jax.tree.flatten((physics.full, target, force, domain))
+        axes = [x.ndim for x in given]  # counted from the end, rows stay where they are
+
+        def advance(pieces: list[list[Any]]) -> Any:
+            whole = [
+                np.concatenate([np.asarray(piece) for piece in some], axis=-axis)
+                for some, axis in zip(pieces, axes, strict=True)
+            ]
+            return self._advance(*structure.unflatten(whole))
+
         full, qpos, qvel, sensors = jax.pure_callback(
-            self._advance, shapes, physics.full, target, force, domain,
-            vmap_method="broadcast_all",
-        )  # fmt: skip
+            advance, shapes, [_pieces(x) for x in given], vmap_method="broadcast_all"
+        )
         return Physics(full, Reading(qpos, qvel, sensors))
+
+
+def _pieces(x: Array) -> list[Array]:
+    """The rows of an array in pieces of 64 KiB at most.
+
+    What a callback is given, XLA copies: larger arrays in the background, on the threads in which
+    callbacks wait. With a callback on each of them, as on several devices, nothing would go on.
+    """
+    rows = max(1, 2**16 * x.shape[0] // max(x.nbytes, 1))
+    return [x[i : i + rows] for i in range(0, x.shape[0], rows)]
 
 
 def _flat(x: Any, rows: int) -> np.ndarray:
