@@ -82,6 +82,21 @@ def test_level_two_goes_on_from_what_brax_restores(tmp_path):
     assert all(np.isfinite(row["loss"]) for row in rows)
 
 
+def test_level_two_refuses_what_brax_does_not_have():
+    config = tiny(level=2, ppo=replace(TINY, anneal_updates=5))
+    with pytest.raises(ValueError, match="anneal_updates=5 is an option that Brax's PPO"):
+        trainer_of(config)
+
+
+def test_level_one_starts_where_the_other_levels_do():
+    config = tiny(level=1, task="walk", world=RobotRules(horizon=5, starts="reference"))
+    env = robot.make_world(config)
+    trainer = robot.make_trainer(config, env)
+    table = np.asarray(env.params.starts.physics.reading.qpos)
+    begun = trainer.run.worlds[0].physics.reading.qpos
+    assert all((table == row).all(-1).any() for row in begun)
+
+
 @pytest.mark.slow
 def test_level_three_never_leaves_its_program():
     trainer = trainer_of(tiny(level=3))

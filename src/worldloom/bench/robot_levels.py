@@ -42,31 +42,11 @@ def own_ppo(level: int, setup: Setup, stage: Stage) -> None:
 
 def brax_config(config: Any, updates: int, blocks: int) -> Any:
     """Brax's options for the same networks, unrolls and passes; a block is one of its epochs."""
-    from worldloom.train.robot_brax import BraxConfig
+    from worldloom.train import robot_brax_trainer
 
-    ppo, hidden = config.ppo, config.network.hidden
-    made = BraxConfig(
-        seed=config.seed,
-        num_envs=ppo.num_worlds,
-        unroll_length=ppo.unroll_length,
-        batch_size=max(1, ppo.num_worlds // ppo.num_minibatches),
-        num_minibatches=ppo.num_minibatches,
-        num_updates_per_batch=ppo.num_epochs,
-        learning_rate=ppo.learning_rate,
-        discounting=ppo.gamma,
-        gae_lambda=ppo.gae_lambda,
-        clipping_epsilon=ppo.clip_epsilon,
-        entropy_cost=ppo.entropy_cost,
-        vf_loss_coefficient=ppo.value_cost,
-        max_grad_norm=ppo.max_grad_norm,
-        policy_hidden=hidden,
-        value_hidden=hidden,
-        activation=config.network.activation,
-        num_evals=blocks + 1,
-        run_evals=False,
-        devices=config.devices,
-    )
-    return replace(made, num_timesteps=blocks * updates * made.steps_per_update)
+    made = robot_brax_trainer.brax_config(config)
+    steps = blocks * updates * made.steps_per_update
+    return replace(made, num_evals=blocks + 1, num_timesteps=steps)
 
 
 BRAX_BLOCKS = 1000  # more than anybody asks for: Brax must be told in advance

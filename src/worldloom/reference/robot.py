@@ -15,7 +15,7 @@ from worldloom.envs.robot import starts as start_tables
 from worldloom.envs.robot.engines import LoopEngine
 from worldloom.envs.robot.model import Robot, biped
 from worldloom.envs.robot.task import Task, task_named
-from worldloom.envs.robot.types import Domain, Episode, Info, Params, Physics
+from worldloom.envs.robot.types import Domain, Episode, Info, Params, Physics, Starts
 from worldloom.envs.robot.world import NUM_STARTS
 
 
@@ -40,16 +40,19 @@ class RobotLoop:
         randomise: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
-        starts_seed: int = 0,
+        starts: Starts | None = None,
         **rules: Any,
     ):
+        """Options as those of `worldloom.envs.robot.world.world`, which a table of starts with the
+        C engine may come from: both engines keep states in the same form."""
         self.num_worlds, self.seed = num_worlds, seed
         self.robot = robot or biped()
         self.task = task if isinstance(task, Task) else task_named(task)
         self.engine = LoopEngine(self.robot)
         numbers = self.task.rules(randomise=randomise, noise=noise, **rules)
-        starts = start_tables.around_home(self.engine, NUM_STARTS, starts_seed)
-        self.params = Params(numbers, starts)
+        if starts is None:
+            starts = start_tables.around_home(self.engine, NUM_STARTS, seed=0)
+        self.params = Params(numbers, jax.tree.map(np.asarray, starts))
         self.randomised = randomise > 0.0
 
     def uniform(self, tick: int, count: int) -> np.ndarray:

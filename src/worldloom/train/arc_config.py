@@ -1,6 +1,5 @@
 """Settings of a training run on ARC tasks, and the tasks that they name."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from worldloom.envs.arc.operations import SUBMIT
 from worldloom.envs.arc.tasks import Pair, read_task
 from worldloom.envs.arc.taskset import TaskSet
 from worldloom.train.config import check_seed, read_fields
-from worldloom.train.driver import Plan
+from worldloom.train.driver import Plan, fingerprint
 
 ArcAlgo = Literal["ppo", "random", "greedy"]
 # A run's own copy of its tasks, in ARC's own structure under each id.
@@ -156,8 +155,7 @@ class ArcTrainConfig:
 
     def fingerprint(self) -> str:
         """A short hash of everything that decides what is learned."""
-        plain = {k: v for k, v in self.to_dict().items() if k not in CADENCE}
-        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint(self.to_dict(), CADENCE)
 
 
 def from_dict(plain: Mapping[str, Any], source: str = "config") -> ArcTrainConfig:

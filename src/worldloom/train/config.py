@@ -1,7 +1,5 @@
 """Settings of a training run: one frozen dataclass, written to and read from config.json."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args
@@ -11,7 +9,7 @@ from worldloom.algos.iqn import IQNConfig
 from worldloom.algos.qlearning import QLearningConfig
 from worldloom.algos.random import RandomConfig
 from worldloom.core.names import suggest
-from worldloom.train.driver import Plan
+from worldloom.train.driver import Plan, fingerprint
 from worldloom.train.modes import MODES, Mode
 
 Algo = Literal["iqn", "dqn", "qlearning", "random"]
@@ -135,8 +133,7 @@ class TrainConfig(Settings):
 
     def fingerprint(self) -> str:
         """A short hash of everything that decides what is learned."""
-        plain = {k: v for k, v in self.to_dict().items() if k not in CADENCE}
-        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint(self.to_dict(), CADENCE)
 
 
 def from_dict(plain: Mapping[str, Any], source: str = "config") -> TrainConfig:

@@ -5,6 +5,7 @@ chunks of them the host writes metrics, evaluates, saves checkpoints and listens
 loops themselves, and what they write, are elsewhere: `runner` for turns, `arc` for unrolls.
 """
 
+import hashlib
 import json
 import signal
 import sys
@@ -188,6 +189,12 @@ def check_resumable(folder: Path, kept: Config, wanted: Config, free: Sequence[s
         f"{folder} was trained with other settings ({', '.join(differs)}); "
         "resume it with its own, or start a new run"
     )
+
+
+def fingerprint(settings: Mapping[str, Any], free: Sequence[str]) -> str:
+    """A short hash of the settings that decide what is learned: all but those in `free`."""
+    plain = {name: value for name, value in settings.items() if name not in free}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def open_checkpoints(folder: Path) -> Checkpoints:

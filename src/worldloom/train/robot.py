@@ -104,7 +104,7 @@ def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
     """What trains at this level."""
     ppo = make_ppo(config, env.robot.num_joints)
     if config.level == 2:
-        from worldloom.train.robot_levels import BraxTrainer
+        from worldloom.train.robot_brax_trainer import BraxTrainer
 
         return BraxTrainer(config, env)
     if config.level == 1:
@@ -113,7 +113,7 @@ def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
 
         robots = RobotLoop(
             config.ppo.num_worlds, task=config.task, robot=env.robot, seed=config.seed,
-            starts_seed=config.seed, **config.world.options(),
+            starts=env.params.starts, **config.world.options(),
         )  # fmt: skip
         return LoopTrainer(robots, ppo, config.seed)
     mesh = device_mesh(config.devices) if config.devices > 1 else None
@@ -125,7 +125,7 @@ def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
 def make_act(config: RobotTrainConfig, env: RobotWorld) -> Act:
     """act(agents, obs): a policy's likeliest actions, `agents` being what its trainer gives."""
     if config.level == 2:
-        from worldloom.train.robot_levels import brax_act
+        from worldloom.train.robot_brax_trainer import brax_act
 
         return brax_act(config, env)
     ppo = PPO(config.ppo, make_network(config, env.robot.num_joints))

@@ -1,7 +1,5 @@
 """Settings of a training run of the robot, at any of the four levels."""
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,7 +12,7 @@ from worldloom.envs.robot.engines import EngineName
 from worldloom.envs.robot.task import task_named
 from worldloom.nn.actor_critic import ACTIVATIONS
 from worldloom.train.config import check_seed, read_fields
-from worldloom.train.driver import Plan
+from worldloom.train.driver import Plan, fingerprint
 
 Level = Literal[1, 2, 3, 4]
 # What moves the robot at each level, unless `physics` says so.
@@ -148,8 +146,7 @@ class RobotTrainConfig:
 
     def fingerprint(self) -> str:
         """A short hash of everything that decides what is learned."""
-        plain = {k: v for k, v in self.to_dict().items() if k not in CADENCE}
-        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+        return fingerprint(self.to_dict(), CADENCE)
 
 
 def from_dict(plain: Mapping[str, Any], source: str = "config") -> RobotTrainConfig:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import yaml
 
+from worldloom.envs.robot.engines import LoopEngine
 from worldloom.envs.robot.model import ASSETS, biped, load
+from worldloom.envs.robot.starts import SINK, around_home
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +113,24 @@ def test_everything_that_is_missing_is_said_at_once(own):
     edit(lambda n: n.update(base="body", home="rest"))
     with pytest.raises(ValueError, match=r"base.*home"):
         load(mjcf)
+
+
+def test_soles_of_any_shape_are_put_on_the_floor(own):
+    """With boxes for soles, as long as they are wide and not as deep."""
+    mjcf, _ = own
+    text = mjcf.read_text()
+    ball = '<geom type="sphere" size="0.012"'
+    assert ball in text
+    mjcf.write_text(text.replace(ball, '<geom type="box" size="0.02 0.015 0.012"'))
+    starts = around_home(LoopEngine(load(mjcf)), 4, 0)
+    height = starts.physics.reading.qpos[0, 2]
+    assert height == pytest.approx(0.4626 - SINK, abs=2e-4)  # flat boxes, as deep as the spheres
+    robot = load(mjcf)
+    data = mujoco.MjData(robot.model)
+    for qpos in starts.physics.reading.qpos[1:]:
+        data.qpos[:] = qpos
+        mujoco.mj_forward(robot.model, data)
+        assert data.contact.dist.min() == pytest.approx(-SINK, abs=1e-6)
 
 
 def test_motors_that_are_no_servos_are_refused(own):

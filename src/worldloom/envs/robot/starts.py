@@ -63,9 +63,13 @@ def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray)
 
 
 def lowest(robot: Robot, data: Any) -> float:
-    """The height of the lowest point of the soles, for soles that are spheres."""
-    soles = list(robot.foot_geoms)
-    return float((data.geom_xpos[soles, 2] - robot.model.geom_size[soles, 0]).min())
+    """The height of the lowest point of the soles: of their bounding boxes, if not spheres."""
+    model, soles = robot.model, list(robot.foot_geoms)
+    down = data.geom_xmat[soles].reshape(-1, 3, 3)[:, 2]  # the vertical, in each one's own frame
+    centre = data.geom_xpos[soles, 2] + (down * model.geom_aabb[soles, :3]).sum(-1)
+    reach = (np.abs(down) * model.geom_aabb[soles, 3:]).sum(-1)
+    round_ = model.geom_type[soles] == mujoco().mjtGeom.mjGEOM_SPHERE
+    return float((centre - np.where(round_, model.geom_size[soles, 0], reach)).min())
 
 
 def row(starts: Starts, index: Any) -> Starts:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from worldloom.algos.ppo import PPOMetrics
+from worldloom.algos.ppo import PPOConfig, PPOMetrics
 from worldloom.core.types import Array, PyTree
 from worldloom.envs.robot.types import Observation
 from worldloom.envs.robot.world import RobotWorld
@@ -19,6 +19,11 @@ from worldloom.train.robot_brax import BraxConfig, BraxResult, blank_result, tra
 from worldloom.train.robot_config import RobotTrainConfig
 from worldloom.train.robot_evaluate import Act
 
+_OURS_ALONE = (
+    "anneal_updates", "final_learning_rate", "final_entropy_cost", "normalise_observations",
+    "normalise_advantages",
+)  # fmt: skip
+
 
 def brax_config(config: RobotTrainConfig) -> BraxConfig:
     """The same settings under Brax's names.
@@ -26,7 +31,13 @@ def brax_config(config: RobotTrainConfig) -> BraxConfig:
     Brax counts minibatches in unrolls: one of ours, of num_worlds * unroll_length / num_minibatches
     steps, is num_worlds / num_minibatches of them.
     """
-    ppo = config.ppo
+    ppo, usual = config.ppo, PPOConfig(normalise_observations=True)
+    for name in _OURS_ALONE:
+        if getattr(ppo, name) != getattr(usual, name):
+            raise ValueError(
+                f"biped: ppo.{name}={getattr(ppo, name)} is an option that Brax's PPO does not "
+                "have; leave it out, or train at another level"
+            )
     if ppo.num_worlds % ppo.num_minibatches:
         raise ValueError(
             f"biped: level 2 deals whole unrolls to minibatches: num_worlds={ppo.num_worlds} must "
