@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
+PEERS_TORCH ?= .venv-peers-torch
 PYTEST_ARGS ?=
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
@@ -52,10 +53,10 @@ bench: $(DEV) $(PEERS)/.stamp ## measure everything again and write benchmarks/r
 figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m worldloom.bench.figures
 
-peers: $(PEERS)/.stamp ## set up the peers of the benchmarks in an environment of their own
+peers: $(PEERS)/.stamp $(PEERS_TORCH)/.stamp ## set up the peers of the benchmarks in environments of their own
 
 clean: ## remove environments, caches and built pages; runs and results stay
-	rm -rf $(VENV) $(PEERS) site dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(PEERS_TORCH) site dist .pytest_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache .grimp_cache
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -78,4 +79,12 @@ $(PEERS)/.stamp: benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --requirement benchmarks/peers.txt
+	@touch $@
+
+# PyTorch first: d3rlpy asks for any, and pip would fetch the build with CUDA.
+$(PEERS_TORCH)/.stamp: benchmarks/peers-torch.txt
+	$(PYTHON) -m venv $(PEERS_TORCH)
+	$(PEERS_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(PEERS_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --requirement benchmarks/peers-torch.txt
 	@touch $@

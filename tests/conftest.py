@@ -110,3 +110,13 @@ def contents():
         return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
     return read
+
+
+@pytest.fixture(scope="session")
+def neorl2():
+    """The folder of NeoRL-2's released data (CC-BY-4.0), which is not part of the project."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "neorl2"
+    folder = Path(os.environ.get("WORLDLOOM_NEORL2", beside))
+    if not folder.is_dir():
+        pytest.skip("NeoRL-2's data are not here; name their folder in WORLDLOOM_NEORL2")
+    return folder

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from worldloom.train.arc_evaluate import ArcEvaluation
     from worldloom.train.evaluate import Evaluation
     from worldloom.train.load import LoadedRun
+    from worldloom.train.plant import LoadedPlantRun, PlantRun
+    from worldloom.train.plant_evaluate import PlantEvaluation
     from worldloom.train.robot import LoadedRobotRun, RobotRun
     from worldloom.train.robot_evaluate import RobotEvaluation
     from worldloom.train.runner import Run
@@ -42,14 +44,21 @@ def train(
     out: str | Path | None = None,
     report: bool = True,
     **settings: Any,
-) -> "Run | ArcRun | RobotRun":
+) -> "Run | ArcRun | RobotRun | PlantRun":
     """Trains and writes a run folder: ``train("treasurehunt", epochs=100, seed=1)``.
 
     `settings` are those of `worldloom.train.config.TrainConfig`, for "arc" those of
     `worldloom.train.arc_config.ArcTrainConfig` and for "biped" those of
-    `worldloom.train.robot_config.RobotTrainConfig`; `out` is the run's folder, by default a new
+    `worldloom.train.robot_config.RobotTrainConfig`, for a plant those of
+    `worldloom.train.plant_config.PlantTrainConfig`; `out` is the run's folder, by default a new
     one under runs/.
     """
+    from worldloom.envs.registry import suite_of
+
+    if suite_of(env) == "plant":
+        from worldloom.report.plant_runs import train_plant
+
+        return train_plant({"env": env, "world": world or {}} | settings, out, report)
     if env in ("arc", "biped"):
         settings |= {"world": world} if world else {}
         if env == "arc":
@@ -68,7 +77,7 @@ def train(
     return runner.run(config, folder, hooks=[Pictures()] if report else [])
 
 
-def load(folder: str | Path) -> "LoadedRun | LoadedArcRun | LoadedRobotRun":
+def load(folder: str | Path) -> "LoadedRun | LoadedArcRun | LoadedRobotRun | LoadedPlantRun":
     """The trained agents of a run: ``load("runs/X").act(obs)``."""
     from worldloom.train.driver import env_of
 
@@ -82,6 +91,12 @@ def load(folder: str | Path) -> "LoadedRun | LoadedArcRun | LoadedRobotRun":
         from worldloom.train import robot
 
         return robot.load_run(folder)
+    from worldloom.envs.registry import suite_of
+
+    if suite_of(env or "") == "plant":
+        from worldloom.train import plant
+
+        return plant.load_run(folder)
     from worldloom.train.load import load_run
 
     return load_run(folder)
@@ -89,7 +104,7 @@ def load(folder: str | Path) -> "LoadedRun | LoadedArcRun | LoadedRobotRun":
 
 def evaluate(
     folder: str | Path, episodes: int | None = None, seed: int = 0
-) -> "Evaluation | ArcEvaluation | RobotEvaluation":
+) -> "Evaluation | ArcEvaluation | RobotEvaluation | PlantEvaluation":
     """Greedy scores of a run's newest checkpoint in fresh worlds, by default 200 of them.
 
     On ARC every pair is played, and `episodes` are the sampled attempts at each. Robots play as

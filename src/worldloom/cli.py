@@ -23,7 +23,10 @@ COMMANDS = {
     "compare": "run execution modes on equal work and time them",
     "bench": "measure a suite against its peers and write JSON",
     "report": "write the page of a run, comparison or benchmark",
-    "export": "write a trained robot's policy as a bundle that runs without jax",
+    "data": "make, check and describe logged data of a plant",
+    "export": "write a trained policy as a bundle: a robot's, or a plant's with its safety filter",
+    "serve": "answer requests with an exported policy behind its safety filter",
+    "audit": "verify and replay what a server wrote down",
     "arc": "list, draw and play the tasks of the ARC suite",
     "doctor": "show versions, devices and caches, and check that they work",
 }
@@ -74,6 +77,7 @@ def _help() -> str:
             "  worldloom compare treasurehunt        see the execution modes side by side",
             "  worldloom train arc                   learn to solve grid puzzles",
             "  worldloom train biped                 teach a small robot to walk",
+            "  worldloom train reactor               learn to control a plant from logged data",
         ]
     )
 
@@ -158,6 +162,8 @@ def _train(argv: list[str]) -> int:
         """Folder in which the run gets a folder of its own."""
         resume: Path | None = None
         """Go on with this run folder from its newest checkpoint, to --epochs."""
+        track: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+        """Also show the run in mlflow or tensorboard."""
         report: bool = True
         """Write GIFs and report.html."""
         json: bool = False
@@ -199,19 +205,23 @@ def _starting_point(argv: list[str]) -> "TrainConfig":
     return TrainConfig.original() if preset == "original" else TrainConfig()
 
 
-# World -> the module whose commands train and score it, where that is not the one for grids.
-_RUNS = {"arc": "worldloom.report.arc_runs", "biped": "worldloom.report.robot_runs"}
+# Suite -> the module whose commands train and score it; grids are at home here.
+_RUNS = {"arc": "worldloom.report.arc_runs", "robot": "worldloom.report.robot_runs",
+         "plant": "worldloom.report.plant_runs"}  # fmt: skip
 
 
 def _suite_of(argv: list[str], run: str | None) -> str | None:
-    """The world of a run folder, if it is one, or else the one that is named; None for grids."""
+    """The suite of a run folder, if it is one, or else of a world that is named; None for grids."""
+    from worldloom.envs.registry import suite_of
+
     if run is not None and (Path(run) / "config.json").is_file():
         from worldloom.train.driver import env_of
 
-        found = env_of(Path(run))
+        found = suite_of(env_of(Path(run)) or "")
         return found if found in _RUNS else None
     out = _value_of("--out", argv)
-    return next((name for name in _RUNS if name in argv and out != name), None)
+    named = (suite_of(arg) for arg in argv if arg != out)
+    return next((suite for suite in named if suite in _RUNS), None)
 
 
 def _runs_of(suite: str) -> Any:
@@ -235,8 +245,10 @@ def _run(config: "TrainConfig", folder: Path, args: Any, command: str) -> int:
     from worldloom.track.console import facts
     from worldloom.train.progress import Progress
     from worldloom.train.runner import run
+    from worldloom.train.tracking import tracking_hooks
 
     hooks = [Progress(), *([Pictures()] if args.report else [])]
+    hooks += tracking_hooks(args.track, folder)
     resume = args.resume is not None
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
     try:
@@ -412,8 +424,29 @@ def _bench(argv: list[str]) -> int:
     return command(argv)
 
 
+def _data(argv: list[str]) -> int:
+    from worldloom.report.data_command import command
+
+    return command(argv)
+
+
 def _export(argv: list[str]) -> int:
-    from worldloom.deploy.robot_command import command
+    folder = next((arg for arg in argv if (Path(arg) / "config.json").is_file()), None)
+    if folder is not None and _suite_of([], folder) == "plant":
+        from worldloom.deploy.plant_command import command
+    else:
+        from worldloom.deploy.robot_command import command
+    return command(argv)
+
+
+def _serve(argv: list[str]) -> int:
+    from worldloom.deploy.serve_command import command
+
+    return command(argv)
+
+
+def _audit(argv: list[str]) -> int:
+    from worldloom.deploy.audit_command import command
 
     return command(argv)
 

@@ -1,7 +1,8 @@
 """Worlds of one agent for Gymnasium, singly and as a vector: shells over the compiled step.
 
-Importing this module registers ``worldloom/Arc-v0`` and ``worldloom/Biped-v0``. Gymnasium
-imports it by itself for ``gymnasium.make("worldloom.adapters.gymnasium:worldloom/Biped-v0")``.
+Importing this module registers ``worldloom/Arc-v0``, ``worldloom/Biped-v0`` and the plants, such
+as ``worldloom/Reactor-v0``. Gymnasium imports it by itself for
+``gymnasium.make("worldloom.adapters.gymnasium:worldloom/Reactor-v0")``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from worldloom.adapters.gymnasium_plant import normalised, signals_of
 from worldloom.adapters.single_agent import as_dict, as_single, policy_view
 from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv
@@ -72,7 +74,9 @@ class GymEnv(gymnasium.Env):
         renderers: how to draw a state; by default what the world itself offers.
         unit_actions: actions of a finite box of floats are given in [-1, 1], and stretched.
 
-    What only a critic may see is in ``info["privileged_state"]``.
+    What only a critic may see is in ``info["privileged_state"]``. What a plant measures comes
+    normalised, see `gymnasium_plant.normalised`; in its units it is in ``info["measured"]``, and
+    ``metadata["signals"]`` has the units.
     """
 
     def __init__(
@@ -85,12 +89,13 @@ class GymEnv(gymnasium.Env):
         unit_actions: bool = False,
     ) -> None:
         self.params = _placed(env, params)
-        self.env = policy_view(as_single(env, self.params, "GymEnv"))
+        self.env = _shown(env, self.params, "GymEnv")
         self.unit_actions = unit_actions
         self.observation_space = gym_space(self.env.spec.observation)
         self.action_space = gym_space(self.env.spec.action, unit_actions)
         self._renderers = _renderers(self.env, render_mode, renderers)
         self.metadata = {"render_modes": list(self._renderers), "render_fps": 4}
+        self.metadata |= signals_of(self.env)
         self.render_mode = render_mode
         self._key: Key | None = None
         self._state: Any = None
@@ -163,7 +168,7 @@ class GymVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.params = _placed(env, params)
-        self.env = policy_view(as_single(env, self.params, "GymVectorEnv"))
+        self.env = _shown(env, self.params, "GymVectorEnv")
         self.unit_actions = unit_actions
         self.single_observation_space = gym_space(self.env.spec.observation)
         self.single_action_space = gym_space(self.env.spec.action, unit_actions)
@@ -174,7 +179,7 @@ class GymVectorEnv(VectorEnv):
             "render_modes": list(self._renderers),
             "render_fps": 4,
             "autoreset_mode": self.autoreset_mode,
-        }
+        } | signals_of(self.env)
         self.render_mode = render_mode
         self._worlds: Any = None  # keys (B,), states and time steps
         self._over = np.zeros(num_envs, bool)
@@ -324,6 +329,11 @@ def _batched(env: PureEnv, mode: AutoresetMode) -> tuple[Callable, Callable, Cal
     return jax.jit(reset), jax.jit(renew), jax.jit(step)
 
 
+def _shown(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv:
+    """The world as this interface shows it: one agent, no critic, normalised signals."""
+    return normalised(policy_view(as_single(env, params, shell)))
+
+
 def _placed(env: Environment | PureEnv, params: PyTree) -> PyTree:
     """The parameters on the device: numbers of Python would be carried there in every step."""
     return jax.device_put(as_pure(env).default_params() if params is None else params)
@@ -352,10 +362,16 @@ def _renderers(env: PureEnv, mode: str | None, given: Renderers | None) -> Rende
 
 # Names that gymnasium.make knows ---------------------------------------------------------------
 
-for _name, _world in {"worldloom/Arc-v0": "arc", "worldloom/Biped-v0": "biped"}.items():
-    if _name not in gymnasium.registry:
+
+def gym_name(world: str) -> str:
+    """What Gymnasium calls a world: "industrial-benchmark" is worldloom/IndustrialBenchmark-v0."""
+    return f"worldloom/{''.join(word.capitalize() for word in world.split('-'))}-v0"
+
+
+for _world in ("arc", "biped", *registry.names("plant")):
+    if gym_name(_world) not in gymnasium.registry:
         gymnasium.register(
-            _name,
+            gym_name(_world),
             entry_point=f"{__name__}:make_env",
             vector_entry_point=f"{__name__}:make_vector_env",
             kwargs={"world": _world},

@@ -1,7 +1,6 @@
 """`python -m worldloom.bench.robot_players`: an engine or a trainer in a process of its own."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -33,8 +32,9 @@ def serve() -> None:
     """Plays what the first line asks for; `devices` splits the processor before JAX starts."""
     setup = json.loads(sys.stdin.readline())
     if setup["devices"]:
-        flag = f" --xla_force_host_platform_device_count={setup['devices']}"
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flag
+        from worldloom.core.mesh import split_processor
+
+        split_processor(setup["devices"])
     PLAYERS[setup["player"]](setup, Stage())
 
 

@@ -19,6 +19,10 @@ SUITES: dict[str, tuple[str, str]] = {
         "worldloom.bench.robot",
         "a biped against mujoco.rollout, MJX and Brax's PPO, and PPO that walks",
     ),
+    "plant": (
+        "worldloom.bench.plant",
+        "offline learning against d3rlpy and NeoRL-2's scores, plants, safety and serving",
+    ),
 }
 
 

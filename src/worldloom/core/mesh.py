@@ -5,6 +5,7 @@ inputs, holds its own part of what is spread, and writes nothing unless it leads
 """
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -27,6 +28,21 @@ def device_mesh(num_devices: int | None = None) -> Mesh:
             f"{devices[0].platform} device(s); ask for 1 to {len(devices)}"
         )
     return Mesh(np.asarray(devices[:count]), (BATCH_AXIS,))
+
+
+def split_processor(num_devices: int) -> None:
+    """Makes one processor `num_devices` devices, if it has as many cores; before JAX uses any.
+
+    XLA's pool has a thread for each core, in which every device's program runs and waits for work
+    that it hands to the same pool. With a device for each core all may wait for ever (seen with
+    MJX, and with callbacks that are given more than 100 KiB), so the pool is made larger.
+    """
+    cores = os.cpu_count() or 1
+    if num_devices > cores:
+        return
+    os.environ.setdefault("NPROC", str(cores + num_devices))
+    with suppress(RuntimeError):  # JAX has started: what there is must do
+        jax.config.update("jax_num_cpu_devices", num_devices)
 
 
 def shard_leading(tree: PyTree, mesh: Mesh) -> PyTree:

@@ -1,10 +1,7 @@
 """Robot policies as bundles: a manifest, weights, the robot, and a runtime in numpy."""
 
-import hashlib
 import io
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import numpy as np
 
 from worldloom import __version__
 from worldloom.deploy import policy_runtime
+from worldloom.deploy.bundle_folder import hashes, write_folder
 from worldloom.envs.robot import gait
 from worldloom.envs.robot.model import CONTROL_SECONDS, Robot
 from worldloom.envs.robot.task import SCALES, Task
@@ -46,7 +44,6 @@ def export_policy(
     what the policy sees or of the whole `Observation`. A bundle that is there already is replaced;
     anything else is left alone.
     """
-    folder = Path(folder)
     layers = policy_layers(params)
     arrays: dict[str, np.ndarray] = {}
     for i, (kernel, bias) in enumerate(layers):
@@ -63,7 +60,7 @@ def export_policy(
     }
     manifest = _manifest(robot, task, sizes, activation, normaliser is not None, files)
     files["manifest.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
-    return _write(folder, files)
+    return write_folder(folder, files)
 
 
 def policy_layers(params: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -167,7 +164,7 @@ def _manifest(
             "observation_limit": LIMIT if normalised else None,
             "epsilon": EPSILON,
         },
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "files": hashes(files),
     }
 
 
@@ -176,24 +173,3 @@ def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     singles: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
     np.savez(stored, **singles)
     return stored.getvalue()
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> Path:
-    if folder.exists() and not (folder / "manifest.json").is_file() and _has_content(folder):
-        raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
-    draft.mkdir()
-    try:
-        for name, content in files.items():
-            (draft / name).write_bytes(content)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return folder
-
-
-def _has_content(path: Path) -> bool:
-    return not path.is_dir() or any(path.iterdir())

@@ -35,6 +35,38 @@ _BUILT_IN: dict[str, tuple[str, str]] = {
         "worldloom.envs.robot.world:make",
         "a small robot on two legs learns to stand, to take pushes and to walk",
     ),
+    "pipeline": (
+        "worldloom.envs.plant.pipeline:make",
+        "a gate whose water arrives twenty steps later, at a flow that keeps changing",
+    ),
+    "dmsd": (
+        "worldloom.envs.plant.dmsd:make",
+        "two masses between springs and dampers, pushed to where they are wanted",
+    ),
+    "simglucose": (
+        "worldloom.envs.plant.simglucose:make",
+        "insulin for a patient with diabetes who eats and whose body answers late",
+    ),
+    "industrial-benchmark": (
+        "worldloom.envs.plant.industrial_benchmark:make",
+        "steer a machine between consumption and fatigue, with effects that come late",
+    ),
+    "reactor": (
+        "worldloom.envs.plant.reactor:make",
+        "a stirred tank whose reaction heats itself and runs away when cooled too late",
+    ),
+    "powergrid": (
+        "worldloom.envs.plant.powergrid:make",
+        "three areas that hold their frequency together while loads wander and jump",
+    ),
+    "hvac": (
+        "worldloom.envs.plant.hvac:make",
+        "four offices heated and cooled through weather, sun and people",
+    ),
+    "water": (
+        "worldloom.envs.plant.water:make",
+        "two tanks, a pump, a valve and chlorine for a town that must not run dry",
+    ),
 }
 _REGISTERED: dict[str, tuple[Callable[..., PureEnv], str]] = {}
 
@@ -46,6 +78,11 @@ def names(suite: str | None = None) -> dict[str, str]:
         return {name: text for name, (at, text) in _BUILT_IN.items() if at.startswith(within)}
     known = {name: text for name, (_, text) in _BUILT_IN.items()}
     return known | {name: text for name, (_, text) in _REGISTERED.items()}
+
+
+def suite_of(name: str) -> str | None:
+    """The suite that a world came with: grid, arc, robot or plant; None for others."""
+    return _BUILT_IN[name][0].split(".")[2] if name in _BUILT_IN else None
 
 
 def register(name: str, maker: Callable[..., PureEnv], description: str = "") -> None:

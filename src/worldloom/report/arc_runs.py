@@ -21,6 +21,7 @@ from worldloom.train.arc_config import ArcRules, ArcTrainConfig
 from worldloom.train.arc_evaluate import ArcEvaluation, Film
 from worldloom.train.driver import Hook
 from worldloom.train.progress import ArcProgress
+from worldloom.train.tracking import tracking_hooks
 
 FILM_KEY = 2_000_003
 _EPISODES = 8
@@ -131,6 +132,8 @@ def train_command(argv: list[str]) -> int:
         """Folder in which the run gets a folder of its own."""
         resume: Path | None = None
         """Go on with this run folder from its newest checkpoint, to --updates."""
+        track: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+        """Also show the run in mlflow or tensorboard."""
         report: bool = True
         """Record episodes and write report.html."""
         json: bool = False
@@ -143,7 +146,8 @@ def train_command(argv: list[str]) -> int:
     config = args.settings
     folder = args.resume or arc.new_folder(args.out, config)
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
-    hooks = [ArcProgress(), *([ArcPictures()] if args.report else [])]
+    hooks: list[Hook] = [ArcProgress(), *([ArcPictures()] if args.report else [])]
+    hooks += tracking_hooks(args.track, folder)
     command = shlex.join(["worldloom", "train", *argv])
     resume = args.resume is not None
     try:

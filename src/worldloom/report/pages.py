@@ -4,13 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+from worldloom.envs import registry
 from worldloom.report.arc_report import write_arc_report
 from worldloom.report.html import write_bench, write_comparison, write_report
+from worldloom.report.plant_report import write_plant_report
 from worldloom.report.robot_report import write_robot_report
 from worldloom.report.runs import read_run
 from worldloom.report.sweeps import write_sweep
 
-_OF_RUNS = {"arc": write_arc_report, "biped": write_robot_report}  # the others are of grids
+_OF_SUITES = {  # the others are of grids
+    "arc": write_arc_report,
+    "robot": write_robot_report,
+    "plant": write_plant_report,
+}
 _KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
 
 
@@ -22,7 +28,8 @@ def write_page(target: str | Path) -> Path:
     """
     target = Path(target)
     if target.is_dir():
-        return _OF_RUNS.get(str(read_run(target).settings.get("env")), write_report)(target)
+        suite = registry.suite_of(str(read_run(target).settings.get("env")))
+        return _OF_SUITES.get(str(suite), write_report)(target)
     result = _read(target)
     page = target.with_suffix(".html")
     if isinstance(result.get("ratios"), dict):

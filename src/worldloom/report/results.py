@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from worldloom.report import arc_bench, page, robot_bench
+from worldloom.report import arc_bench, page, plant_bench, robot_bench
 from worldloom.report.axes import number
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
 
@@ -76,7 +76,11 @@ def write_bench(result: Mapping[str, Any], path: str | Path) -> Path:
     return page.write(path, page.page(title, body))
 
 
-_SUITES = {"arc": arc_bench.sections, "robot": robot_bench.sections}
+_SUITES = {
+    "arc": arc_bench.sections,
+    "robot": robot_bench.sections,
+    "plant": plant_bench.sections,
+}
 
 
 def _of_suite(suite: str, raw: Mapping[str, Any]) -> list[str]:

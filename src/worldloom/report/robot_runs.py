@@ -22,6 +22,7 @@ from worldloom.train.driver import Hook
 from worldloom.train.progress import RobotProgress
 from worldloom.train.robot_config import RobotRules, RobotTrainConfig
 from worldloom.train.robot_evaluate import COMMANDS, TOLERANCE, RobotEvaluation, Rung
+from worldloom.train.tracking import tracking_hooks
 
 FILM_SECONDS = 10
 
@@ -99,6 +100,8 @@ def train_command(argv: list[str]) -> int:
         """How many there are; a scheduler such as Slurm tells this by itself."""
         process_id: int | None = None
         """Which of them this is, from 0."""
+        track: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+        """Also show the run in mlflow or tensorboard."""
         report: bool = True
         """Film the robot, and write replay.html and report.html."""
         json: bool = False
@@ -109,13 +112,16 @@ def train_command(argv: list[str]) -> int:
 
     args = parse(Train, argv, "worldloom train biped", "teach the robot to stand or to walk")
     config = args.settings
+    if config.devices > 1:
+        mesh.split_processor(config.devices)
     if mesh.join(args.coordinator, args.num_processes, args.process_id):
         import jax
 
         config = replace(config, devices=jax.device_count())
     folder = args.resume or robot.new_folder(args.out, config)
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
-    hooks = [RobotProgress(), *([RobotPictures()] if args.report else [])]
+    hooks: list[Hook] = [RobotProgress(), *([RobotPictures()] if args.report else [])]
+    hooks += tracking_hooks(args.track, folder)
     command = shlex.join(["worldloom", "train", *argv])
     try:
         result = robot.run(

@@ -7,6 +7,7 @@ from worldloom.track.console import ProgressBar
 from worldloom.train.arc_evaluate import ArcEvaluation
 from worldloom.train.driver import Hook, Run
 from worldloom.train.evaluate import Evaluation
+from worldloom.train.plant_evaluate import PlantEvaluation
 from worldloom.train.robot_evaluate import RobotEvaluation
 
 
@@ -63,3 +64,15 @@ class RobotProgress(Progress):
         rate = run.timing()["steps_per_second"]
         told = f"return {row['return']:.1f}  length {row['length']:.0f}"
         return f"{told}{self._greedy}  {rate:,.0f} steps/s"
+
+
+class PlantProgress(Progress):
+    """Epochs, loss and speed while a run learns from logged data."""
+
+    def on_evaluation(self, run: Run, evaluation: PlantEvaluation) -> None:
+        self._greedy = f"  return {evaluation.mean:.1f}"
+
+    def _note(self, run: Run, row: Mapping[str, Any]) -> str:
+        rate = run.timing()["updates_per_second"]
+        losses = [f"{name} {value:.3g}" for name, value in row.items() if name.endswith("loss")]
+        return f"{'  '.join(losses[:2])}{self._greedy}  {rate:,.0f} updates/s"

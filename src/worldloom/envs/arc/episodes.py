@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from worldloom.core import draws, rollout, stack
@@ -92,11 +93,12 @@ def create_batch_episode_runner(
 
 def _nth_allowed(uniform: Array, operation_mask: Array) -> Array:
     """An operation drawn among those allowed, (B,) from numbers (B,) and masks (B, N), N <= 64."""
-    total = operation_mask.shape[-1]
-    weight = jnp.left_shift(jnp.uint32(1), jnp.arange(total, dtype=jnp.uint32) % 32)
-    bits = jnp.where(operation_mask, weight, jnp.uint32(0))
-    word = bits[..., :32].sum(-1, dtype=jnp.uint32)
-    rest = bits[..., 32:].sum(-1, dtype=jnp.uint32)
+    # Packed into words by a product, of which float32 holds 16 bits exactly: sums over so few
+    # columns are unrolled otherwise, which takes longer to compile than all else here.
+    place = np.arange(operation_mask.shape[-1])
+    weight = np.where(place[:, None] // 16 == np.arange(4), 2.0 ** (place[:, None] % 16), 0.0)
+    halves = (operation_mask.astype(jnp.float32) @ weight.astype(np.float32)).astype(jnp.uint32)
+    word, rest = halves[..., 0] | (halves[..., 1] << 16), halves[..., 2] | (halves[..., 3] << 16)
     count, more = jax.lax.population_count(word), jax.lax.population_count(rest)
     nth = jnp.floor(uniform * (count + more)).astype(jnp.uint32)
     # The bit of that rank, by halving: skip the lower half while the rank lies above it.

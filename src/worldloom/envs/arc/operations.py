@@ -55,6 +55,17 @@ _TABLE = sum(
     for bit, operations in enumerate(_TRAITS.values())
 )
 
+# The same as words of all bits or none, for what is chosen cell by cell. A choice by a flag that is
+# the same for all words of a plane makes LLVM write the loop once for each combination of flags.
+_MASKED = {
+    "paints": _TRAITS["paints"], "object": _TRAITS["object"], "pastes": _TRAITS["pastes"],
+    "crops": [CROP], "skips_zero": [PASTE_NONZERO],
+}  # fmt: skip
+_MASKS = np.stack(
+    [np.isin(np.arange(NUM_EXTENDED_OPERATIONS), operations) for operations in _MASKED.values()], -1
+) * np.uint32(0xFFFFFFFF)
+_NONE_OR_ALL = np.array([0, 0xFFFFFFFF], np.uint32)
+
 # How many worlds are worked on at a time by what few worlds ask for.
 SOURCE_CHUNK = 96
 FLOOD_CHUNK = 32
@@ -80,6 +91,11 @@ def flooded(grid: Array, seed: Array, within: Array, colour: Array) -> Array:
     return (grid & ~region) | (planes.paint(colour) & region)
 
 
+def _either(mask: Array, a: Array, b: Array) -> Array:
+    """The bits of `a` where the mask has them, those of `b` elsewhere."""
+    return b ^ ((a ^ b) & mask)
+
+
 def edit(
     canvas: Canvas, operation: Array, selection: Selection, pair: Array, tasks: TaskBuffer
 ) -> Canvas:
@@ -93,6 +109,9 @@ def edit(
     bits = jnp.asarray(_TABLE)[operation]
     has = {name: ((bits >> bit) & 1).astype(bool) for bit, name in enumerate(_TRAITS)}
 
+    masks = jnp.asarray(_MASKS)[operation]
+    on = {name: masks[:, i, None] for i, name in enumerate(_MASKED)}  # (B, 1), for planes
+
     def wide(flags: Array) -> Array:
         return flags[:, None, None]
 
@@ -104,10 +123,9 @@ def edit(
     lifted = selected & planes.nonzero(grid)
 
     # What is drawn, and where it lies in its source.
-    kept = jnp.where(has["object"][:, None], lifted, selected)
     # Cropping keeps all of the box, whatever is selected in it; `within` cuts off the rest.
-    kept = jnp.where((operation == CROP)[:, None], jnp.uint32(0xFFFFFFFF), kept)
-    source = jnp.where(wide(has["pastes"]), clipboard, grid & kept[:, None, :])
+    kept = _either(on["object"], lifted, selected) | on["crops"]
+    source = _either(on["pastes"][:, None], clipboard, grid & kept[:, None, :])
     clip_height, clip_width = canvas.clipboard_size[:, 0], canvas.clipboard_size[:, 1]
     zero = jnp.zeros_like(box.top)
     clip = Box(zero, zero, clip_height - 1, clip_width - 1)
@@ -136,21 +154,22 @@ def edit(
 
     # Which cells are drawn on. (What paints alone is clear, cut and fill.)
     pasted = Box(top, left, top + clip_height - 1, left + clip_width - 1)
-    pasted = jnp.where(some[:, None], planes.box_plane(pasted, words) & inside, jnp.uint32(0))
-    all_inside = has["object"] | ((operation == CLEAR) & selection.empty)
+    pasted = planes.box_plane(pasted, words) & inside
+    clears_all = (operation == CLEAR) & selection.empty
     replaces = has["replaces"] & (from_input | some)
-    where = jnp.where(has["paints"][:, None], selected, jnp.uint32(0))
-    where = jnp.where(all_inside[:, None], inside, where)
-    where = jnp.where(has["pastes"][:, None], pasted, where)
-    where = jnp.where(replaces[:, None], jnp.uint32(0xFFFFFFFF), where)
+    flags = jnp.stack([some, clears_all, replaces], -1).astype(jnp.int32)
+    somewhere, everything, anew = jnp.split(jnp.asarray(_NONE_OR_ALL)[flags], 3, -1)
+    where = _either(on["paints"], selected, on["object"] & inside)
+    where = _either(everything, inside, where)
+    where = _either(on["pastes"], pasted & somewhere, where) | anew
 
     # Draw; of what is lifted or pasted without 0, only cells that are not 0.
     colour = operation % 10
     painted = planes.paint(jnp.where(operation < FLOOD, colour, 0))
-    drawn = jnp.where(wide(has["paints"]), painted, moved) & where[:, None, :]
+    drawn = _either(on["paints"][:, None], painted, moved) & where[:, None, :]
     shown = planes.nonzero(drawn)
-    covered = jnp.where(has["object"][:, None], lifted | shown, where)
-    covered = jnp.where((operation == PASTE_NONZERO)[:, None], shown, covered)
+    covered = _either(on["object"], lifted | shown, where)
+    covered = _either(on["skips_zero"], shown, covered)
 
     # Sizes; cells that fall outside of the area are cleared.
     crops = (operation == CROP) & some

@@ -7,19 +7,22 @@ that many calls are the same as one long simulation, to the bit.
 """
 
 import copy
+import inspect
 import os
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
+from importlib import metadata
 from typing import Any, Literal, Protocol, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from worldloom.core.names import suggest
 from worldloom.envs.robot.model import Robot, mujoco
+from worldloom.envs.robot.traced import digest, kept
 from worldloom.envs.robot.types import Array, Domain, Physics, Reading
 
 EngineName = Literal["auto", "c", "mjx", "numpy"]
@@ -289,16 +292,58 @@ class MjxEngine:
     def unpack(self, full: Any) -> np.ndarray:
         return np.asarray(full, np.float64)
 
+    @cached_property
+    def _identity(self) -> bytes:
+        """Of all that a step depends on beside its arguments."""
+        model = self.robot.model
+        content = np.empty(mujoco().mj_sizeModel(model), np.uint8)
+        mujoco().mj_saveModel(model, None, content)
+        code = inspect.getsource(MjxEngine) + inspect.getsource(_Fields)
+        return digest(metadata.version("mujoco-mjx"), code, self.robot.substeps, content.tobytes())
+
     def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
-        fields = {} if domain is None else self._fields.of(jnp, domain)
-        full, sensors = jax.vmap(self._one)(physics.full, target, force, fields)
+        full, sensors = self._mappable(physics.full, target, force, domain)
         nq, nv = self.robot.model.nq, self.robot.model.nv
         parts = (full[:, :nq], full[:, nq : nq + nv], sensors)
         return Physics(full, Reading(*(x.astype(jnp.float32) for x in parts)))
 
+    @cached_property
+    def _mappable(self) -> Any:
+        """`_advance`, kept from process to process; mapped, it is one call for all worlds."""
+
+        @custom_vmap
+        def advance(*args: Any) -> Any:
+            return kept(self._advance, self._identity, *args)(*args)
+
+        @advance.def_vmap
+        def many(size: int, batched: Any, *args: Any) -> Any:
+            def merged(x: Array, mapped: bool) -> Array:
+                x = x if mapped else jnp.broadcast_to(x, (size, *x.shape))
+                return x.reshape(-1, *x.shape[2:])
+
+            out = advance(*jax.tree.map(merged, args, tuple(batched)))
+            return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out), (True, True)
+
+        return advance
+
+    def _advance(
+        self, full: Array, target: Array, force: Array, domain: Domain | None
+    ) -> tuple[Array, Array]:
+        """qpos, qvel and warm start side by side (B, ...), and sensors (B, ...)."""
+        fields = {} if domain is None else self._fields.of(jnp, domain)
+        many = jax.vmap(self._one)
+
+        # Mapped inside of the loop: the other way round, MJX is traced three times over.
+        def one(_: int, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            return many(now[0], target, force, fields)
+
+        sensors = jnp.zeros((len(target), self.robot.model.nsensordata), full.dtype)
+        return jax.lax.fori_loop(0, self.robot.substeps, one, (full, sensors))
+
     def _one(
         self, row: Array, target: Array, force: Array, fields: dict[str, Array]
     ) -> tuple[Array, Array]:
+        """One step of the engine: qpos, qvel and warm start, and what was sensed before it."""
         nq, nv = self.robot.model.nq, self.robot.model.nv
         model = self._model.replace(**fields) if fields else self._model
         pushed = self._data.xfrc_applied.at[self.robot.base_body, :2].set(force)
@@ -306,7 +351,5 @@ class MjxEngine:
             qpos=row[:nq], qvel=row[nq : nq + nv], qacc_warmstart=row[nq + nv :],
             ctrl=target.astype(row.dtype), xfrc_applied=pushed,
         )  # fmt: skip
-        step: Callable[..., Any] = partial(self._mjx.step, model)
-        data = jax.lax.fori_loop(0, self.robot.substeps, lambda _, data: step(data), data)
-        full = jnp.concatenate([data.qpos, data.qvel, data.qacc_warmstart])
-        return full, data.sensordata
+        data = self._mjx.step(model, data)
+        return jnp.concatenate([data.qpos, data.qvel, data.qacc_warmstart]), data.sensordata

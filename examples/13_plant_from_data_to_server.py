@@ -1,0 +1,65 @@
+"""A reactor's controller: learned from logged data, judged, exported with its filter, served.
+
+python examples/13_plant_from_data_to_server.py [--quick]      needs: pip install 'worldloom[serve]'
+
+The same on the command line:
+
+    worldloom train reactor --algo iql --dataset medium
+    worldloom eval runs/RUN
+    worldloom export runs/RUN
+    worldloom serve runs/RUN/bundle --no-token
+    worldloom audit replay runs/RUN/audit.jsonl runs/RUN/bundle
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import worldloom
+from worldloom import cli
+
+SMALL = {
+    "data_steps": 2_000, "epochs": 2, "updates_per_epoch": 50, "batch_size": 32, "hidden": (16, 16),
+    "eval_episodes": 4, "judge_updates": 50, "world": {"horizon": 30},
+}  # fmt: skip
+
+
+def main(quick: bool) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="worldloom-plant-")) / "run"
+    run = worldloom.train(
+        "reactor", algo="iql", dataset="medium", out=folder, report=not quick,
+        **(SMALL if quick else {"epochs": 30}),
+    )  # fmt: skip
+    judged = json.loads((folder / "judgement.json").read_text())
+    print(f"in the plant, filtered: {run.evaluation.mean:.1f}; discounted, from data alone:")
+    for estimate in judged["estimates"]:
+        print(f"  {estimate['value']:.1f} by {estimate['method']}")
+    print(f"  {judged['true_return']:.1f} in truth")
+
+    cli.main(["export", str(folder), "--no-onnx"])
+    bundle = folder / "bundle"
+    serve = ["serve", str(bundle), "--no-token", "--port", "0", "--json", "--deadline", "5"]
+    command = [str(Path(sys.executable).with_name("worldloom")), *serve]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        measured = [0.5, 350.0, 300.0, 350.0, 0.55]  # as `worldloom.make("reactor")` orders them
+        for _ in range(3):
+            body = json.dumps({"plant": "north", "observation": measured}).encode()
+            asked = urllib.request.Request(f"{url}/act", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                told = json.load(answer)
+            print(f"do {told['control']}", "in an emergency" if told["emergency"] else "")
+        server.terminate()
+    # What the server wrote down is executed again, and must be the same to the bit.
+    cli.main(["audit", "replay", str(folder / "audit.jsonl"), str(bundle)])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tiny run, to see that it works")
+    main(parser.parse_args().quick)

@@ -1,0 +1,157 @@
+"""Fitted Q evaluation (Le et al. 2019): what a fixed policy is worth, learned from logged data.
+
+The policy is asked once for what it would do after each row. From then on this is regression:
+Q(s, a) towards r + gamma Q'(s', pi(s')), with Q' a slow average of Q.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldloom.algos.off_policy_evaluation import Estimate, bootstrap
+from worldloom.algos.offline import (
+    LinkedRows,
+    Metrics,
+    Table,
+    Trained,
+    as_arrays,
+    averaged,
+    bootstrapped,
+    check_numbers,
+    check_sizes,
+    compute_gradients,
+    descend,
+    make_table,
+    trained,
+    training_step,
+)
+from worldloom.core import draws
+from worldloom.core.types import Array, Key
+from worldloom.nn.offline import Weights, critics, make_critics
+from worldloom.nn.policy import PolicyState, policy_step
+from worldloom.replay.dataset import Dataset
+
+
+class FQEHyper(struct.PyTreeNode):
+    """Numbers that may differ between learners of one program."""
+
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+
+
+@dataclass(frozen=True)
+class FQEConfig:
+    """num_critics: the mean of so many is the estimate."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    num_critics: int = 2
+    updates: int = 20_000
+    batch_size: int = 256
+    hyper: FQEHyper = field(default_factory=FQEHyper)
+
+    def __post_init__(self):
+        check_sizes("fqe", self, "num_critics", "updates", "batch_size")
+        check_numbers("fqe", self.hyper, positive=("learning_rate",), shares=("gamma", "tau"))
+
+
+class FQELearner(struct.PyTreeNode):
+    """All that is learned."""
+
+    critic: Trained
+    target_critic: Weights
+    hyper: FQEHyper
+    step: Array
+
+
+@dataclass(frozen=True)
+class FQE:
+    """The evaluation, as pure functions; its rows' `next_action` is the policy's."""
+
+    config: FQEConfig = field(default_factory=FQEConfig)
+    period = 1
+
+    def table(self, dataset: Dataset, policy: PolicyState) -> Table:
+        """The rows to learn from, with what the policy would do after each."""
+        return make_table(dataset, next_action=_in_parts(policy, dataset.rows.next_obs))
+
+    def init(
+        self, key: Key, obs_size: int, action_size: int, hyper: FQEHyper | None = None
+    ) -> FQELearner:
+        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
+        config = self.config
+        critic = make_critics(key, config.num_critics, obs_size, action_size, config.hidden)
+        return FQELearner(trained(critic), critic, as_arrays(hyper or config.hyper), jnp.int32(0))
+
+    def loss(self, weights: Weights, rows: LinkedRows, target: Array) -> tuple[Array, Metrics]:
+        """Squared errors, summed over the critics, of which each has a target (N, B) of its own."""
+        q = critics(weights, rows.obs, rows.action)
+        loss = jnp.square(q - target).mean(-1).sum()
+        return loss, {"critic_loss": loss, "q": q.mean()}
+
+    def update(
+        self, learner: FQELearner, rows: LinkedRows, key: Key, turn: int | None = None
+    ) -> tuple[FQELearner, Metrics]:
+        """One step of the critics on rows (B, ...); nothing is drawn."""
+        hyper = learner.hyper
+        next_value = critics(learner.target_critic, rows.next_obs, rows.next_action)
+        target = bootstrapped(rows, hyper.gamma, next_value)
+        grads, metrics = compute_gradients(self.loss, learner.critic.params, rows, target)
+        critic = descend(learner.critic, grads, hyper.learning_rate)
+        target_critic = averaged(learner.target_critic, critic.params, hyper.tau)
+        learner = learner.replace(critic=critic, target_critic=target_critic, step=learner.step + 1)
+        return learner, metrics
+
+    def values(
+        self, learner: FQELearner, dataset: Dataset, policy: PolicyState, scale: Array | float
+    ) -> Array:
+        """What each episode's start is worth under the policy, (E,), in the data's rewards.
+
+        scale: the `reward_scale` of the table that was learned from.
+        """
+        start = dataset.rows.obs[dataset.starts]
+        action = policy_step(policy, start)
+        q = critics(learner.critic.params, dataset.normalise(start), action)
+        return q.mean(0) / scale
+
+
+def fitted_q_evaluation(
+    policy: PolicyState,
+    dataset: Dataset,
+    key: Key,
+    config: FQEConfig | None = None,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+) -> tuple[Estimate, Metrics]:
+    """The policy's discounted return from the data's starts on, and the curves of learning it.
+
+    The interval is over starts alone: it does not know how wrong the learned values are.
+    """
+    fqe = FQE(config or FQEConfig())
+    init_key, learn_key, bootstrap_key = draws.split(key, 3)
+    table = fqe.table(dataset, policy)
+    learner = fqe.init(init_key, table.obs_size, table.action_size)
+    learner, metrics = _learn(fqe, learner, table, learn_key)
+    values = fqe.values(learner, dataset, policy, table.reward_scale)[:, None]
+    value, low, high = bootstrap(
+        bootstrap_key, values, jnp.ones_like(values), resamples=resamples, confidence=confidence
+    )
+    return Estimate(value, low, high, float(len(values)), "fitted Q evaluation"), metrics
+
+
+@partial(jax.jit, static_argnums=0)
+def _learn(fqe: FQE, learner: FQELearner, table: Table, key: Key) -> tuple[FQELearner, Metrics]:
+    def one(learner, key):
+        return training_step(fqe, learner, table, key, batch_size=fqe.config.batch_size)
+
+    return jax.lax.scan(one, learner, draws.split(key, fqe.config.updates))
+
+
+@jax.jit
+def _in_parts(policy: PolicyState, obs: Array) -> Array:
+    """The policy's actions (N, m) for obs (N, n), without hidden layers (N, width) in memory."""
+    return jax.lax.map(lambda row: policy_step(policy, row), obs, batch_size=4096)

@@ -1,0 +1,227 @@
+"""What a policy would earn, and how far it leaves the data, from the logged data alone.
+
+`worldloom.algos.fqe` learns a policy's values. Here are the estimators that learn nothing:
+weighted importance sampling where the log says how likely its actions were, intervals by
+resampling whole episodes, and a diagnostic of support.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from worldloom.core import draws
+from worldloom.core.types import Array, Key
+from worldloom.nn.policy import PolicyState, policy_step
+from worldloom.replay.dataset import Dataset
+
+RESAMPLES_AT_ONCE = 100
+
+
+class Estimate(NamedTuple):
+    """A discounted return from an episode's start on, with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+    effective: float  # how many episodes' worth of evidence it rests on
+    method: str
+
+
+# Estimates and intervals -----------------------------------------------------------------------
+
+
+def ratio_of_sums(counts: Array, numerator: Array, denominator: Array) -> Array:
+    """sum_t (counts @ numerator)_t / (counts @ denominator)_t, (R,).
+
+    Every estimate here is of this kind: counts (R, E) say how often each episode is in a sample,
+    numerator and denominator (E, T) what each adds at step t.
+    """
+    below = counts @ denominator
+    return jnp.where(below > 0.0, counts @ numerator / jnp.maximum(below, 1e-30), 0.0).sum(-1)
+
+
+@jax.jit
+def _resampled(keys: Key, numerator: Array, denominator: Array) -> Array:
+    episodes = numerator.shape[0]
+
+    def some(key: Key) -> Array:
+        chosen = draws.integers(key, (RESAMPLES_AT_ONCE, episodes), episodes)
+        rows = jnp.arange(RESAMPLES_AT_ONCE)[:, None]
+        counts = jnp.zeros((RESAMPLES_AT_ONCE, episodes)).at[rows, chosen].add(1.0)
+        return ratio_of_sums(counts, numerator, denominator)
+
+    return jax.lax.map(some, keys).reshape(-1)
+
+
+def bootstrap(
+    key: Key,
+    numerator: Array,
+    denominator: Array,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+) -> tuple[float, float, float]:
+    """The estimate `ratio_of_sums` (E, T) makes, and both ends of its percentile interval.
+
+    Episodes are drawn with replacement, `resamples` times over; the same key gives the same.
+    """
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"bootstrap: confidence={confidence}; it must be between 0 and 1")
+    if resamples < 1:
+        raise ValueError(f"bootstrap: resamples={resamples}; it must be at least 1")
+    all_once = jnp.ones((1, numerator.shape[0]))
+    value = float(ratio_of_sums(all_once, numerator, denominator)[0])
+    keys = draws.split(key, math.ceil(resamples / RESAMPLES_AT_ONCE))
+    drawn = np.asarray(_resampled(keys, numerator, denominator))[:resamples]
+    tail = 0.5 * (1.0 - confidence)
+    low, high = np.quantile(drawn, (tail, 1.0 - tail))
+    return value, float(low), float(high)
+
+
+# Importance sampling ---------------------------------------------------------------------------
+
+
+def episode_table(dataset: Dataset) -> tuple[Array, Array]:
+    """Row numbers (E, T) of all episodes, T the longest, and which of them are rows, bool."""
+    starts = np.asarray(dataset.starts)
+    lengths = np.diff(np.append(starts, dataset.size))
+    steps = np.arange(lengths.max())
+    there = steps < lengths[:, None]
+    return jnp.asarray(np.where(there, starts[:, None] + steps, 0)), jnp.asarray(there)
+
+
+def discounted_returns(dataset: Dataset, gamma: float) -> Array:
+    """What the data's own episodes earned, (E,)."""
+    index, there = episode_table(dataset)
+    reward = jnp.where(there, dataset.rows.reward[index], 0.0)
+    return (reward * gamma ** jnp.arange(reward.shape[1])).sum(-1)
+
+
+def gaussian_log_prob(policy: PolicyState, dataset: Dataset) -> Array:
+    """Log-densities (N,) of the data's actions under a policy that adds noise to what it does.
+
+    Like those of the log, they are of actions before these are clipped to [-1, 1].
+    """
+    noise = jnp.asarray(policy.noise, jnp.float32)
+    if not bool((noise > 0.0).all()):
+        raise ValueError(
+            f"importance sampling: the policy's noise is {noise}; a policy that never varies has "
+            "no density: give it some, policy.replace(noise=0.1)"
+        )
+    mean = policy_step(policy, dataset.rows.obs)
+    z = (dataset.rows.action - mean) / noise
+    log_std = jnp.broadcast_to(jnp.log(noise), z.shape)
+    return -(0.5 * z * z + log_std + 0.5 * math.log(2.0 * math.pi)).sum(-1)
+
+
+def importance_weights(dataset: Dataset, log_prob: Array) -> Array:
+    """Products of ratios up to and with each step, (E, T); an ended episode keeps its last.
+
+    log_prob (N,): of the data's actions under the policy in question. All weights of one step are
+    divided by the largest of that step, which no weighted estimate can tell.
+    """
+    if dataset.log_prob is None:
+        raise ValueError(
+            f"importance sampling: {dataset.name or 'the dataset'} has no log_prob, the density of "
+            "its actions when they were logged; use fitted Q evaluation (worldloom.algos.fqe)"
+        )
+    index, there = episode_table(dataset)
+    ratio = jnp.where(there, (log_prob - dataset.log_prob)[index], 0.0)
+    total = jnp.cumsum(ratio, axis=-1)
+    return jnp.exp(total - total.max(0))
+
+
+def weighted_importance_sampling(
+    dataset: Dataset,
+    log_prob: Array,
+    gamma: float,
+    key: Key,
+    *,
+    per_decision: bool = True,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+) -> Estimate:
+    """What a policy would earn by the log's own rewards, weighted by how likely it is to do alike.
+
+    log_prob (N,): of the data's actions under the policy (see `gaussian_log_prob`). per_decision
+    weights each reward by the steps up to it alone (Precup et al. 2000); else each episode's
+    return counts by the product over all of it. Biased for few episodes, consistent for many.
+    """
+    weights = importance_weights(dataset, log_prob)
+    index, there = episode_table(dataset)
+    reward = jnp.where(there, dataset.rows.reward[index], 0.0)
+    discounted = reward * gamma ** jnp.arange(reward.shape[1])
+    last = weights[:, -1:]
+    if not per_decision:
+        weights, discounted = last, discounted.sum(-1, keepdims=True)
+    value, low, high = bootstrap(
+        key, weights * discounted, weights, resamples=resamples, confidence=confidence
+    )
+    effective = float(last.sum() ** 2 / jnp.square(last).sum())
+    kind = "per decision" if per_decision else "per episode"
+    return Estimate(value, low, high, effective, f"weighted importance sampling, {kind}")
+
+
+# Support ---------------------------------------------------------------------------------------
+
+
+class Support(struct.PyTreeNode):
+    """How far a policy leaves the data, on Q states of the data.
+
+    Distances are between (state, action) pairs, states in deviations of the data and actions in
+    those of the data's actions: of the policy's pair to the nearest row, and, for comparison, of
+    the logged pair to the nearest row but itself.
+    """
+
+    distance: Array  # (Q,): of the policy's
+    reference: Array  # (Q,): of the data's own
+    change: Array  # (Q,): root mean square between what the policy and the log did
+    outside: Array  # (): the share of the policy's farther than 95 % of the data's own
+
+
+@jax.jit
+def _nearest(queries: Array, rows: Array, own: Array) -> Array:
+    """The distance (Q,) of queries (Q, d) to the nearest of rows (P, block, d) but row `own`."""
+    block = rows.shape[1]
+
+    def one(best, part):
+        k, rows = part
+        # |q - r|^2 by its terms: one product instead of (Q, block, d) differences.
+        square = (queries**2).sum(-1)[:, None] - 2.0 * queries @ rows.T + (rows**2).sum(-1)
+        itself = jnp.arange(block) + k * block == own[:, None]
+        return jnp.minimum(best, jnp.where(itself, jnp.inf, square).min(-1)), ()
+
+    start = jnp.full(queries.shape[0], jnp.inf)
+    best = jax.lax.scan(one, start, (jnp.arange(rows.shape[0]), rows))[0]
+    return jnp.sqrt(jnp.maximum(best, 0.0))
+
+
+def support(
+    dataset: Dataset, policy: PolicyState, key: Key, *, queries: int = 1000, block: int = 4096
+) -> Support:
+    """Compares what the policy would do in `queries` of the data's states with all of the data."""
+    rows = dataset.rows
+    spread = jnp.maximum(rows.action.std(0), 1e-3)
+    states, actions = dataset.normalise(rows.obs), rows.action / spread
+    chosen = draws.integers(key, (queries,), dataset.size)
+    known = jnp.concatenate([states, actions], -1)
+    pad = -dataset.size % block
+    # Far away, so that they are never the nearest; not infinite, which would make NaN of 0 * inf.
+    known = jnp.pad(known, ((0, pad), (0, 0)), constant_values=1e6)
+    known = known.reshape(-1, block, known.shape[-1])
+    wanted = policy_step(policy, rows.obs[chosen])
+    pairs = jnp.concatenate([states[chosen], wanted / spread], -1)
+    logged = jnp.concatenate([states[chosen], actions[chosen]], -1)
+    # The row that was asked about counts for neither, or a clone would beat the data themselves.
+    distance = _nearest(pairs, known, chosen)
+    reference = _nearest(logged, known, chosen)
+    return Support(
+        distance=distance,
+        reference=reference,
+        change=jnp.sqrt(jnp.square(wanted - rows.action[chosen]).mean(-1)),
+        outside=(distance > jnp.quantile(reference, 0.95)).mean(),
+    )

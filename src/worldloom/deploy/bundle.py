@@ -1,0 +1,249 @@
+"""Bundles of plant policies: loaded without pickle and without running any code from them.
+
+bundle = load_bundle("bundle")
+memory = bundle.initial_memory()
+while True:
+    answer = bundle.act(obs, memory)
+    ...  # execute answer.action
+    memory = answer.memory
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from worldloom.deploy.artifact import KEY_WORDS, MEMORY, REPORT, Rows, pad
+from worldloom.deploy.bundle_folder import KIND, VERSION, read_folder
+from worldloom.deploy.program import Program
+
+TOLERANCE = 1e-5  # of the self-test, in units of each number's scale
+PROGRAMS = ("control.jax", "emergency.jax", "start.jax")
+
+
+class Answer(NamedTuple):
+    """What the policy and its filter say, as numpy arrays with the leading axes of what was asked.
+
+    report: by the names of `SafetyReport`, margins in the order of `Bundle.rows`.
+    """
+
+    action: np.ndarray  # (..., m): to be executed
+    proposed: np.ndarray  # (..., m): what the policy wanted
+    memory: Rows  # for the next call
+    report: Rows
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A policy with its safety filter, ready to run. See the module."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    control: Program
+    emergency: Program
+    start: Program
+    cases: dict[str, np.ndarray]  # of the self-test
+
+    # What it is ----------------------------------------------------------------------------------
+
+    @property
+    def digest(self) -> str:
+        """Names this policy with this filter and no other: the sha256 of its programs."""
+        return self.manifest["digest"]
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The numbers of rows it is compiled for; others are padded."""
+        return tuple(self.manifest["batch_sizes"])
+
+    @property
+    def observation(self) -> list[dict[str, Any]]:
+        """Name, unit, low and high of n signals."""
+        return self.manifest["signals"]["observation"]
+
+    @property
+    def action(self) -> list[dict[str, Any]]:
+        """Name, unit, low and high of m actuators: what -1 and 1 stand for."""
+        return self.manifest["signals"]["action"]
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of C constraints, in the order of the margins."""
+        return [row["name"] for row in self.manifest["constraints"]]
+
+    # What it does --------------------------------------------------------------------------------
+
+    def act(self, obs: Any, memory: Rows, key: Any = None) -> Answer:
+        """The answer to observations (n,) or (b, n) of plants with these memories.
+
+        key: uint32 (2,) or (b, 2), for a policy that explores. Rows are padded to the next of
+        `batch_sizes`: an answer's last digits depend on that size.
+        """
+        obs = np.asarray(obs, np.float32)
+        single = obs.ndim == 1
+        key = np.zeros((*obs.shape[:-1], KEY_WORDS), np.uint32) if key is None else key
+        asked = (obs, {name: memory[name] for name in MEMORY}, np.asarray(key, np.uint32))
+        if single:
+            asked = jax.tree.map(lambda x: np.asarray(x)[None], asked)
+        self._check(asked[0])
+        most = max(self.batch_sizes)
+        parts = []
+        for first in range(0, len(asked[0]), most):
+            part = jax.tree.map(lambda x, at=first: np.asarray(x)[at : at + most], asked)
+            count = len(part[0])
+            out = self.control(*pad(part, self.padded(count)))
+            parts.append(jax.tree.map(lambda x, count=count: x[:count], out))
+        out = parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        if single:
+            out = jax.tree.map(lambda x: x[0], out)
+        return Answer(out["action"], out["proposed"], out["memory"], out["report"])
+
+    def padded(self, count: int) -> int:
+        """The size to which `count` rows are padded; the largest where they are more."""
+        sizes = self.batch_sizes
+        return next((size for size in sizes if size >= count), max(sizes))
+
+    def initial_memory(self, previous: Any = None) -> Rows:
+        """The memory before the first step of one plant, or of b with previous (b, m).
+
+        previous: where the actuators are, in [-1, 1]; the emergency action's place if not given.
+        """
+        if previous is None:
+            previous = self.manifest["emergency"]
+        place = np.asarray(previous, np.float32)
+        if place.ndim > 1:
+            return self.start(place)
+        return jax.tree.map(lambda x: x[0], self.start(place[None]))
+
+    def after_emergency(self, memory: Rows) -> Rows:
+        """The memory of one plant after `memory["fallback"]` was executed unasked."""
+        rows = {name: np.asarray(memory[name])[None] for name in MEMORY}
+        return {name: x[0] for name, x in self.emergency(rows).items()}
+
+    def self_test(self, size: int | None = None) -> float:
+        """Runs the recorded inputs with `size` rows; the largest difference to the outputs.
+
+        In units of each number's scale. More than the manifest's tolerance is a ValueError.
+        """
+        size = self.padded(len(self.cases["obs"])) if size is None else size
+        obs, memory, key = case_inputs(self.cases)
+        worst = 0.0
+        for first in range(0, len(obs), size):
+            part = jax.tree.map(lambda x, at=first: x[at : at + size], (obs, memory, key))
+            out = flat(self.control(*pad(part, size)))
+            for name, values in out.items():
+                wanted = self.cases[f"out.{name}"][first : first + size]
+                gap = difference(values[: len(wanted)], wanted, self._scale(name))
+                worst = max(worst, gap)
+                if gap > self.manifest["self_test"]["tolerance"]:
+                    raise ValueError(
+                        f"{self.folder}: the self-test fails: {name} is off by {gap:.2g}, allowed "
+                        f"is {self.manifest['self_test']['tolerance']:g}; this device or jax "
+                        f"{jax.__version__} computes something else: export the policy again here"
+                    )
+        return worst
+
+    def warm(self, *, sizes: Sequence[int] | None = None) -> None:
+        """Compiles for every batch size, and tests each."""
+        for size in self.batch_sizes if sizes is None else sizes:
+            self.self_test(size)
+        self.after_emergency(self.initial_memory())
+
+    def _scale(self, name: str) -> np.ndarray | float:
+        if name.startswith("report.margins"):
+            return np.asarray([row["scale"] for row in self.manifest["constraints"]])
+        return 1.0
+
+    def _check(self, obs: np.ndarray) -> None:
+        if obs.ndim != 2 or obs.shape[1] != len(self.observation) or not len(obs):
+            raise ValueError(
+                f"{self.folder}: observations of shape {obs.shape}; this policy takes "
+                f"{len(self.observation)} numbers a row"
+            )
+
+
+def load_bundle(folder: str | Path) -> Bundle:
+    """The bundle in a folder, after checking hashes and format and running its self-test."""
+    folder = Path(folder)
+    manifest, files = read_folder(folder, KIND, VERSION)
+    missing = [name for name in (*PROGRAMS, "self_test.npz") if name not in files]
+    if missing:
+        raise ValueError(f"{folder}: manifest.json does not list {missing[0]}; export it again")
+    _check_manifest(folder, manifest, {name: files[name] for name in PROGRAMS})
+    control, emergency, start = (Program(f"{folder}: {n}", files[n]) for n in PROGRAMS)
+    with np.load(io.BytesIO(files["self_test.npz"]), allow_pickle=False) as stored:
+        cases = {name: stored[name] for name in stored.files}
+    bundle = Bundle(folder, manifest, control, emergency, start, cases)
+    bundle.self_test()
+    return bundle
+
+
+def _check_manifest(folder: Path, manifest: dict[str, Any], programs: dict[str, bytes]) -> None:
+    expected = {
+        "digest": str, "batch_sizes": list, "signals": dict, "constraints": list,
+        "emergency": list, "self_test": dict, "drift": dict,
+    }  # fmt: skip
+    for name, kind in expected.items():
+        if not isinstance(manifest.get(name), kind):
+            raise ValueError(f"{folder}: manifest.json has no {name}; export the policy again")
+    if manifest["digest"] != digest_of(programs):
+        raise ValueError(
+            f"{folder}: manifest.json names policy {manifest['digest'][:12]}, its programs are "
+            f"{digest_of(programs)[:12]}; copy the bundle again"
+        )
+    if (manifest.get("memory"), manifest.get("report")) != (list(MEMORY), list(REPORT)):
+        raise ValueError(
+            f"{folder}: its filter remembers or reports other things than this worldloom's; "
+            "export the policy again"
+        )
+
+
+def digest_of(programs: Mapping[str, bytes]) -> str:
+    """The sha256 of programs, whatever the order they come in."""
+    import hashlib
+
+    joined = hashlib.sha256()
+    for name in sorted(programs):
+        joined.update(hashlib.sha256(programs[name]).digest())
+    return joined.hexdigest()
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+    """Arrays of nested dicts, by names with dots."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = np.asarray(value)
+    return found
+
+
+def case_inputs(cases: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Rows, np.ndarray]:
+    """What the control program takes, from the flat names of a self-test."""
+    return cases["obs"], {name: cases[f"memory.{name}"] for name in MEMORY}, cases["key"]
+
+
+def difference(found: np.ndarray, wanted: np.ndarray, scale: np.ndarray | float = 1.0) -> float:
+    """The largest difference, in units of scale or of the wanted number where that is larger.
+
+    Numbers that are not finite must be the same, and so must whole numbers and flags.
+    """
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return float("inf")
+    if not found.size:
+        return 0.0
+    if found.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, wanted) else float("inf")
+    finite = np.isfinite(wanted)
+    if not np.array_equal(finite, np.isfinite(found)):
+        return float("inf")
+    if not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+        return float("inf")
+    found, wanted = np.where(finite, found, 0.0), np.where(finite, wanted, 0.0)
+    unit = np.maximum(np.maximum(np.abs(wanted), 1.0), scale)
+    return float((np.abs(found - wanted) / unit).max())

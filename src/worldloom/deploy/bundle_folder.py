@@ -1,0 +1,100 @@
+"""A bundle as a folder of files: written whole or not at all, and read only if it is unchanged."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+KIND = "worldloom plant policy"
+VERSION = 1  # of such bundles
+
+
+def write_folder(folder: str | Path, files: Mapping[str, bytes]) -> Path:
+    """Writes a bundle's files, whole or not at all, and returns its folder.
+
+    A bundle that is there already is replaced; anything else is left alone.
+    """
+    folder = check_target(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    former = folder.with_name(f".{folder.name}.{os.getpid()}.former")
+    draft.mkdir()
+    try:
+        for name, content in files.items():
+            (draft / name).write_bytes(content)
+        if folder.exists():
+            os.replace(folder, former)
+        os.replace(draft, folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        if former.exists() and not folder.exists():
+            os.replace(former, folder)
+        raise
+    shutil.rmtree(former, ignore_errors=True)
+    return folder
+
+
+def read_folder(
+    folder: str | Path, kind: str, version: int
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of a bundle and the content of its files, each as it was exported.
+
+    A bundle of another `kind` or `version`, a file that is missing and one that was changed are a
+    ValueError. What is returned is what was checked: nothing is read twice.
+    """
+    folder = Path(folder)
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
+    found = manifest.get("kind") if isinstance(manifest, dict) else None
+    if found != kind:
+        raise ValueError(f"{path} is of kind {found!r}, not the manifest of a {kind}")
+    if manifest.get("version") != version:
+        raise ValueError(
+            f"{path} is of version {manifest.get('version')}, this worldloom reads {version}; "
+            "export the policy again with it, or use the worldloom that wrote it "
+            f"({manifest.get('worldloom')})"
+        )
+    listed = manifest.get("files")
+    if not isinstance(listed, dict):
+        raise ValueError(f"{path} lists no files; export the policy again")
+    files = {}
+    for name, wanted in listed.items():
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            raise ValueError(f"{path}: {name!r} is no name of a file in a bundle; do not use it")
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{folder}: {name} is missing; copy the whole bundle")
+        files[name] = file.read_bytes()
+        if hashlib.sha256(files[name]).hexdigest() != wanted:
+            raise ValueError(
+                f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
+                "manifest's); copy the bundle again"
+            )
+    return manifest, files
+
+
+def check_target(folder: str | Path) -> Path:
+    """A folder that a bundle may be written to: it is one, or empty, or not there yet."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / MANIFEST).is_file() and _has_content(folder):
+        raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
+    return folder
+
+
+def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The sha256 of every file, for the manifest."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def _has_content(path: Path) -> bool:
+    return not path.is_dir() or any(path.iterdir())

@@ -1,0 +1,32 @@
+"""A compiled safety layer: what an action must satisfy, and what is executed where it does not."""
+
+from worldloom.safety.constraint_file import parse_constraints, read_constraints
+from worldloom.safety.constraints import (
+    TOLERANCE,
+    Barrier,
+    LinearRow,
+    SafetyConstraints,
+    StateRow,
+    make_constraints,
+)
+from worldloom.safety.filter import (
+    ControlMemory,
+    ControlState,
+    SafetyReport,
+    after_emergency,
+    clear_override,
+    emergency_action,
+    filter_action,
+    initial_memory,
+    reset_latch,
+    safe_policy_execution,
+    validate_constraints,
+    with_override,
+)
+
+__all__ = [
+    "TOLERANCE", "Barrier", "ControlMemory", "ControlState", "LinearRow", "SafetyConstraints",
+    "SafetyReport", "StateRow", "after_emergency", "clear_override", "emergency_action",
+    "filter_action", "initial_memory", "make_constraints", "parse_constraints", "read_constraints",
+    "reset_latch", "safe_policy_execution", "validate_constraints", "with_override",
+]  # fmt: skip

@@ -1,0 +1,349 @@
+"""From an action that somebody wants to the action that is executed.
+
+In this order, for one plant at a time (`jax.vmap` for many), without branches and in constant
+shape:
+
+1. **Finite check.** Any NaN or infinity in the observation, in what the policy proposes, in the
+   remembered action or in an active override leads to the emergency action.
+2. **Latch.** After `latch_after` emergency actions in a row the stop stays until `reset_latch`.
+   A hard state row that is crossed right now is an emergency as well.
+3. **Human override.** An active one takes the place of what the policy proposes. It is clipped to
+   box and rates and then treated as any proposal: executed as it is where that is safe, projected
+   where it is not, and replaced by the emergency action where nothing else is left. It does not
+   lift a latched stop. So an operator cannot cross a hard limit through the filter; whoever must,
+   has to take the plant out of its hands.
+4. **Accept.** What satisfies every row is executed, bit by bit as it was proposed.
+5. **Project.** Otherwise the nearest action that satisfies all rows, those of a model linearised
+   where it was asked for and again where that led; then the nearest that satisfies the hard rows.
+6. **Re-validate** with the model itself. Only what passes is executed. Where nothing does, actions
+   on the way to the emergency action are tried, and that one itself.
+7. **Emergency action**: as near to `constraints.emergency` as box and hard rates allow. Only where
+   it does not satisfy the hard rows either, or could not be asked, does the report call it one.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from worldloom.core.types import Array, Key
+from worldloom.nn.policy import PolicyState, policy_step
+from worldloom.safety.constraints import SafetyConstraints
+from worldloom.safety.margins import all_margins, linearise, model_margins, move, reach
+from worldloom.safety.projection import project
+from worldloom.safety.short import every, total
+
+ACCEPTED = 0.5  # of the tolerance; see TOLERANCE
+# How much more than the first linearisation missed by the next ones ask for: on a curved row
+# they would otherwise always end just outside.
+CAUTION = 0.1
+
+
+class ControlMemory(struct.PyTreeNode):
+    """What the filter remembers of one plant from step to step."""
+
+    previous: Array  # (m,): the action that was executed last
+    fallback: Array  # (m,): the emergency action of the coming step
+    override: Array  # (m,): what a human wants instead
+    overriding: Array  # bool ()
+    emergencies: Array  # int32 (): in a row, up to now
+    latched: Array  # bool (): the stop stays until it is reset
+    step: Array  # int32 ()
+
+
+class ControlState(struct.PyTreeNode):
+    """What an action is chosen from: the observation (n,) in physical units, and the memory."""
+
+    obs: Array
+    memory: ControlMemory
+
+
+class SafetyReport(struct.PyTreeNode):
+    """What the filter did and why. Margins (C,) are in the order of `constraints.names`.
+
+    What was not finite has margins of -inf, and is infinitely far away.
+    """
+
+    is_safe: Array  # bool (): the executed action satisfies every hard row
+    margins_before: Array  # (C,): of what was proposed, or of the override
+    margins_after: Array  # (C,): of what is executed
+    active: Array  # int32 (): the row that was crossed furthest and led to it; -1: none
+    intervened: Array  # bool (): what is executed is not what was asked for
+    projected: Array  # bool (): it is the nearest action that is safe
+    infeasible: Array  # bool (): no safe action was found
+    emergency: Array  # bool (): the emergency action is executed
+    latched: Array  # bool (): because an earlier stop still stands
+    overridden: Array  # bool (): a human's action took the place of the policy's
+    distance: Array  # (): Euclidean, from what was asked for to what is executed
+    input_finite: Array  # bool ()
+    model_uncertainty: Array  # (H,): the ensemble's standard deviation of each barrier's h
+    step: Array  # int32 (): how many actions were executed before
+    memory: ControlMemory  # for the next call
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def initial_memory(constraints: SafetyConstraints, previous: Array | None = None) -> ControlMemory:
+    """The memory before the first step.
+
+    previous (m,): where the actuators are, from which the rates count; the emergency action's
+    place unless it is given. For a batch, map it: `jax.vmap(initial_memory, (None, 0))`.
+    """
+    place = constraints.emergency if previous is None else jnp.asarray(previous, jnp.float32)
+    no, zero = jnp.asarray(False), jnp.int32(0)
+    return ControlMemory(
+        previous=place, fallback=move(place, constraints.emergency, constraints),
+        override=jnp.zeros_like(place), overriding=no, emergencies=zero, latched=no, step=zero,
+    )  # fmt: skip
+
+
+def reset_latch(memory: ControlMemory) -> ControlMemory:
+    """The memory (any batch) with the stop lifted. Rates go on from the last executed action."""
+    return memory.replace(
+        latched=jnp.zeros_like(memory.latched), emergencies=jnp.zeros_like(memory.emergencies)
+    )
+
+
+def with_override(memory: ControlMemory, action: Array) -> ControlMemory:
+    """The memory with a human's action (m,), which is asked for until `clear_override`."""
+    action = jnp.broadcast_to(jnp.asarray(action, jnp.float32), memory.override.shape)
+    return memory.replace(override=action, overriding=jnp.ones_like(memory.overriding))
+
+
+def clear_override(memory: ControlMemory) -> ControlMemory:
+    """The memory without a human's action: the policy is asked again."""
+    return memory.replace(
+        override=jnp.zeros_like(memory.override), overriding=jnp.zeros_like(memory.overriding)
+    )
+
+
+def emergency_action(state: ControlState, constraints: SafetyConstraints | None = None) -> Array:
+    """The emergency action (m,) of this step, which needs neither policy nor model nor observation.
+
+    Without constraints it is the one that the memory holds ready; with them it is computed, also
+    from a memory that is not finite.
+    """
+    if constraints is None:
+        return state.memory.fallback
+    return move(_sound(state.memory.previous, constraints), constraints.emergency, constraints)
+
+
+def after_emergency(memory: ControlMemory, constraints: SafetyConstraints) -> ControlMemory:
+    """The memory after `memory.fallback` was executed without the filter's being asked.
+
+    For a caller that ran out of time; it counts towards the latch.
+    """
+    return _remember(memory, memory.fallback, jnp.asarray(True), constraints)
+
+
+def _remember(
+    memory: ControlMemory, action: Array, emergency: Array, constraints: SafetyConstraints
+) -> ControlMemory:
+    count = jnp.where(emergency, memory.emergencies + 1, 0)
+    limit = constraints.latch_after
+    return memory.replace(
+        previous=action, fallback=move(action, constraints.emergency, constraints),
+        emergencies=count, latched=memory.latched | ((limit > 0) & (count >= limit)),
+        step=memory.step + 1,
+    )  # fmt: skip
+
+
+def _sound(previous: Array, constraints: SafetyConstraints) -> Array:
+    return jnp.where(jnp.isfinite(previous), previous, constraints.emergency)
+
+
+# The filter --------------------------------------------------------------------------------------
+
+
+def validate_constraints(
+    state: ControlState, action: Array, constraints: SafetyConstraints
+) -> Array:
+    """Signed margins (C,) of an action (m,), in the order of `constraints.names`.
+
+    A row is satisfied where its margin is at least `-constraints.tolerance`.
+    """
+    of_model, _ = model_margins(state.obs, action, constraints)
+    return all_margins(state.obs, action, state.memory.previous, of_model, constraints)
+
+
+def safe_policy_execution(
+    policy_params: PolicyState,
+    state: ControlState,
+    safety_constraints: SafetyConstraints,
+    key: Key | None = None,
+) -> tuple[Array, SafetyReport]:
+    """The action (..., m) that is executed for what the policy proposes, and the report on it.
+
+    state: of one plant, or of many with the same leading axes on every leaf, to which the
+    constraints apply alike. key: for a policy that explores; None: it does not.
+    """
+    proposed = policy_step(policy_params, state.obs, key)
+    run = filter_action
+    for _ in range(state.obs.ndim - 1):
+        run = jax.vmap(run, (0, 0, None))
+    return run(proposed, state, safety_constraints)
+
+
+class _Choice(NamedTuple):
+    """An action, the margins of its model's rows, their uncertainty, and whether it will do."""
+
+    action: Array
+    of_model: Array
+    uncertainty: Array
+    fits: Array
+
+    def otherwise(self, other: "_Choice") -> "_Choice":
+        """This one where it fits, else the other."""
+        return _Choice(
+            jnp.where(self.fits, self.action, other.action),
+            jnp.where(self.fits, self.of_model, other.of_model),
+            jnp.where(self.fits, self.uncertainty, other.uncertainty),
+            self.fits | other.fits,
+        )
+
+
+def filter_action(
+    proposed: Array, state: ControlState, constraints: SafetyConstraints
+) -> tuple[Array, SafetyReport]:
+    """The action (m,) that is executed in place of a proposed one (m,), and the report on it.
+
+    See the module for the order, and `worldloom.safety.constraints` for what it promises.
+    """
+    c, obs, memory = constraints, state.obs, state.memory
+    finite = (
+        every(jnp.isfinite(obs)) & every(jnp.isfinite(proposed))
+        & every(jnp.isfinite(memory.previous))
+        & (every(jnp.isfinite(memory.override)) | ~memory.overriding)
+    )  # fmt: skip
+    previous = _sound(memory.previous, c)
+    low, high = reach(previous, c)
+    wanted = jnp.where(memory.overriding, jnp.clip(memory.override, low, high), proposed)
+
+    value, slope, uncertainty = linearise(obs, wanted, c)
+    asked = _Choice(wanted, value, uncertainty, jnp.asarray(True))
+    hard = np.asarray(c.hard)
+    everything = _Stage(np.ones_like(hard), low, high)
+    accept = everything.satisfied(asked, c)
+    choice = asked._replace(fits=accept)
+    nearest, last = everything.nearest(asked, slope, obs, c)
+    choice = choice.otherwise(nearest)
+    strict = everything
+    if not hard.all():
+        strict = _Stage(hard, *reach(previous, c, soft=False))
+        choice = choice.otherwise(asked._replace(fits=strict.satisfied(asked, c)))
+        nearest, last = strict.nearest(asked, slope, obs, c)
+        choice = choice.otherwise(nearest)
+    towards = strict.towards(move(previous, c.emergency, c), last, obs, c)
+    for point in towards:
+        choice = choice.otherwise(point)
+
+    kinds = np.asarray(c.kinds)
+    trips = (kinds == "state") & hard
+    before = all_margins(obs, wanted, previous, value, c)
+    tripped = ~every(_take(before, trips) >= -ACCEPTED * _take(c.tolerance, trips))
+    calm = finite & ~memory.latched & ~tripped
+    infeasible = calm & ~choice.fits
+    emergency = ~(calm & choice.fits)
+    stop = towards[-1]._replace(fits=emergency)
+    action, of_model, uncertainty, _ = stop.otherwise(choice)
+
+    before = jnp.where(finite & ~jnp.isnan(before), before, -jnp.inf)
+    after = all_margins(obs, action, previous, of_model, c)
+    known = every(jnp.isfinite(obs)) | np.isin(kinds, ("box", "rate", "linear"))
+    after = jnp.where(known & ~jnp.isnan(after), after, -jnp.inf)
+    intervened = ~every(action == wanted)
+    # No action could have changed a state row; a soft one that is crossed is an alarm and no cause.
+    alarm = (kinds == "state") & ~hard
+    worst = jnp.argmin(jnp.where(alarm, jnp.inf, before / c.scale)).astype(jnp.int32)
+    caused = (intervened | emergency) & finite & ~memory.latched
+    report = SafetyReport(
+        is_safe=every(_take(after >= -c.tolerance, hard)),
+        margins_before=before, margins_after=after,
+        active=jnp.where(caused, worst, -1),
+        intervened=intervened,
+        projected=intervened & ~emergency,
+        infeasible=infeasible, emergency=emergency,
+        latched=memory.latched, overridden=memory.overriding & ~emergency,
+        distance=jnp.where(finite, jnp.sqrt(total((action - wanted) ** 2)), jnp.inf),
+        input_finite=finite,
+        model_uncertainty=jnp.where(jnp.isfinite(uncertainty), uncertainty, jnp.inf),
+        step=memory.step,
+        memory=_remember(memory, action, emergency, c),
+    )  # fmt: skip
+    return action, report
+
+
+def _take(values: Array, rows: np.ndarray) -> Array:
+    """Those of the values (C, ...) whose rows, a mask (C,), are wanted."""
+    return values if rows.all() else values[np.flatnonzero(rows)]
+
+
+class _Stage(NamedTuple):
+    """The rows that are to be satisfied, a mask (C,), and what box and rates allow."""
+
+    rows: np.ndarray
+    low: Array
+    high: Array
+
+    def satisfied(self, choice: _Choice, c: SafetyConstraints) -> Array:
+        """Whether an action satisfies box, rates, and the linear and model rows."""
+        u = choice.action
+        inside = every((u >= self.low) & (u <= self.high))
+        general = np.isin(c.kinds, ("linear", "barrier", "lookahead"))
+        margins = jnp.concatenate([c.linear(u), choice.of_model])
+        enough = margins >= -ACCEPTED * _take(c.tolerance, general)
+        return inside & every(_take(enough, self.rows[general]))
+
+    def nearest(
+        self, asked: _Choice, slope: Array, obs: Array, c: SafetyConstraints
+    ) -> tuple[_Choice, Array]:
+        """The nearest action to what was asked for that satisfies the stage's rows.
+
+        And the last one (m,) that was tried. slope (H + L, m): of the model's rows at what was
+        asked for.
+        """
+        kinds = np.asarray(c.kinds)
+        linear = self.rows[kinds == "linear"]
+        modelled = self.rows[np.isin(kinds, ("barrier", "lookahead"))]
+        passes = c.passes if modelled.any() else 1
+        point, value = asked.action, asked.of_model
+        more = jnp.zeros_like(value)
+        found = asked._replace(fits=jnp.asarray(False))
+        far = jnp.asarray(jnp.inf, point.dtype)
+        for i in range(passes):
+            # value + slope (u - point) >= more, as rows @ u <= bounds
+            bounds = value - total(slope * point) - more
+            rows = jnp.concatenate([-_take(c.linear.weights, linear), -_take(slope, modelled)])
+            bounds = jnp.concatenate([_take(c.linear.offset, linear), _take(bounds, modelled)])
+            u = project(asked.action, rows, bounds, self.low, self.high, c.sweeps)
+            expected = value + total(slope * (u - point))
+            if i + 1 < passes:
+                value, slope, uncertainty = linearise(obs, u, c)
+            else:
+                value, uncertainty = model_margins(obs, u, c)
+            point, more = u, jnp.maximum(more, CAUTION * jnp.maximum(expected - value, 0.0))
+            tried = _Choice(u, value, uncertainty, jnp.asarray(True))
+            distance = total((u - asked.action) ** 2)
+            better = self.satisfied(tried, c) & (distance < far)
+            far = jnp.where(better, distance, far)
+            found = tried._replace(fits=better).otherwise(found)
+        return found, point
+
+    def towards(
+        self, fallback: Array, last: Array, obs: Array, c: SafetyConstraints
+    ) -> list[_Choice]:
+        """Actions from the last one tried (m,) to the fallback (m,), which comes last.
+
+        Where a row bends too much for its slopes, some of these still satisfy it.
+        """
+        count = c.searches + 1
+        shares = jnp.arange(count, dtype=last.dtype)[::-1] / count
+        points = jnp.clip(fallback + shares[:, None] * (last - fallback), self.low, self.high)
+        points = points.at[-1].set(fallback)
+        margins, uncertainties = jax.vmap(lambda u: model_margins(obs, u, c))(points)
+        no = jnp.asarray(False)
+        made = [_Choice(points[i], margins[i], uncertainties[i], no) for i in range(count)]
+        return [choice._replace(fits=self.satisfied(choice, c)) for choice in made]

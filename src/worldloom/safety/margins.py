@@ -1,0 +1,120 @@
+"""Signed margins of every row, and how those of a model's rows change with the action."""
+
+import jax
+import jax.numpy as jnp
+
+from worldloom.core.types import Array
+from worldloom.safety.constraints import SafetyConstraints
+from worldloom.safety.short import total
+
+# Added to an ensemble's variance: members that agree have a standard deviation whose slope is
+# not a number.
+LEAST_VARIANCE = 1e-12
+
+
+def reach(
+    previous: Array, constraints: SafetyConstraints, *, soft: bool = True
+) -> tuple[Array, Array]:
+    """The lowest and highest actions (m,) that box and rates allow after `previous` (m,).
+
+    soft: whether the soft rates count. Where the box cannot be reached in one step, low is above
+    high and nothing is allowed.
+    """
+    step = _steps(constraints, soft=soft)
+    low = jnp.maximum(constraints.low, previous - step)
+    return low, jnp.minimum(constraints.high, previous + step)
+
+
+def move(previous: Array, wanted: Array, constraints: SafetyConstraints) -> Array:
+    """As near to `wanted` (m,) as box and hard rates allow after `previous` (m,).
+
+    Where these contradict each other the rate is kept: the actuator is on its way to its box.
+    """
+    step = _steps(constraints, soft=False)
+    wanted = jnp.clip(wanted, constraints.low, constraints.high)
+    return jnp.clip(wanted, previous - step, previous + step)
+
+
+def _steps(constraints: SafetyConstraints, *, soft: bool) -> Array:
+    """The largest change (m,) of each actuator; infinite where there is no rate."""
+    first = constraints.action_size
+    steps = [jnp.asarray(jnp.inf, constraints.rate.dtype)] * first
+    for k, actuator in enumerate(constraints.rated):
+        if soft or constraints.hard[first + k]:
+            steps[actuator] = constraints.rate[k]
+    return jnp.stack(steps)
+
+
+def model_margins(obs: Array, action: Array, constraints: SafetyConstraints) -> tuple[Array, Array]:
+    """Margins (H + L,) of barriers and lookahead, and the ensemble's deviations (H,) of h.
+
+    obs (n,), action (m,). A known model has no deviation.
+    """
+    c = constraints
+    if c.model is None:
+        return jnp.zeros(0, action.dtype), jnp.zeros(0, action.dtype)
+    members = jnp.atleast_2d(c.model(obs, action))  # (E, n)
+    expected, deviation = _pessimistic(c.barrier(members), c)
+    margins = expected - c.disturbance - (1.0 - c.gamma) * c.barrier(obs)
+    if not c.lookahead.offset.shape[-1]:
+        return margins, deviation
+
+    def follow(carry: tuple[Array, Array, Array], _: None):
+        x, u, least = carry
+        wanted = c.emergency if c.backup is None else c.backup(x)
+        u = move(u, wanted, c)
+        members = jnp.atleast_2d(c.model(x, u))  # pyright: ignore[reportOptionalCall]
+        margins = _pessimistic(c.lookahead(members), c)[0]
+        return (_mean(members), u, jnp.minimum(least, margins)), None
+
+    start = (_mean(members), action, _pessimistic(c.lookahead(members), c)[0])
+    (_, _, least), _ = jax.lax.scan(follow, start, None, length=c.horizon - 1)
+    return jnp.concatenate([margins, least]), deviation
+
+
+def _pessimistic(values: Array, c: SafetyConstraints) -> tuple[Array, Array]:
+    """Mean less `deviations` standard deviations (R,) of members' values (E, R), and those."""
+    if values.shape[0] == 1:
+        return values[0], jnp.zeros_like(values[0])
+    mean = _mean(values)
+    deviation = jnp.sqrt(_mean((values - mean) ** 2) + LEAST_VARIANCE)
+    return mean - c.deviations * deviation, deviation
+
+
+def _mean(members: Array) -> Array:
+    return total(members.T) / members.shape[0]
+
+
+def linearise(
+    obs: Array, action: Array, constraints: SafetyConstraints
+) -> tuple[Array, Array, Array]:
+    """What `model_margins` gives, with the slopes (H + L, m) of the margins between the two."""
+    if constraints.model is None:
+        none = jnp.zeros(0, action.dtype)
+        return none, jnp.zeros((0, constraints.action_size), action.dtype), none
+
+    def along(direction: Array) -> tuple[Array, Array, Array]:
+        return jax.jvp(
+            lambda u: model_margins(obs, u, constraints), (action,), (direction,), has_aux=True
+        )
+
+    # The values do not depend on the direction: they are computed once.
+    directions = jnp.eye(constraints.action_size, dtype=action.dtype)
+    return jax.vmap(along, out_axes=(None, -1, None))(directions)
+
+
+def all_margins(
+    obs: Array, action: Array, previous: Array, of_model: Array, constraints: SafetyConstraints
+) -> Array:
+    """Margins (C,) in the order of `constraints.names`; `of_model` is that of `model_margins`."""
+    c = constraints
+    change = jnp.abs(action - previous)
+    return jnp.concatenate(
+        [
+            jnp.minimum(action - c.low, c.high - action),
+            *(c.rate[k : k + 1] - change[i : i + 1] for k, i in enumerate(c.rated)),
+            c.linear(action),
+            c.state(obs),
+            of_model,
+        ]
+    )

@@ -1,0 +1,47 @@
+"""Sums and the like over short axes.
+
+A batch of small problems is many rows of a few numbers. XLA reduces such rows in a kernel of its
+own and does nothing else there; written out term by term, the same sum becomes part of the
+arithmetic around it. The order of the terms is fixed as well, in a batch of any size. And it is
+right: jaxlib 0.10.2 on CPUs gets vmapped sums over short axes wrong, silently, in the later rows of
+batches of some thousands (jax issue 39103), which a safety layer must not depend on.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from worldloom.core.types import Array
+
+SHORT = 64  # numbers that are written out
+
+
+def total(values: Array) -> Array:
+    """The sum (...) over the last axis of (..., k)."""
+    return _reduce(operator.add, jnp.sum, values)
+
+
+def largest(values: Array) -> Array:
+    """The largest (...) of the last axis of (..., k)."""
+    return _reduce(jnp.maximum, jnp.max, values)
+
+
+def smallest(values: Array) -> Array:
+    """The smallest (...) of the last axis of (..., k)."""
+    return _reduce(jnp.minimum, jnp.min, values)
+
+
+def every(values: Array) -> Array:
+    """Whether all of the last axis of (..., k) hold; yes, where there are none."""
+    return _reduce(operator.and_, jnp.all, values)
+
+
+def _reduce(
+    combine: Callable[[Array, Array], Array], whole: Callable[..., Array], values: Array
+) -> Array:
+    size = values.shape[-1]
+    if not 1 <= size <= SHORT:
+        return whole(values, axis=-1)
+    return functools.reduce(combine, [values[..., i] for i in range(size)])

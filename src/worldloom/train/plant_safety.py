@@ -1,0 +1,157 @@
+"""The constraints of a plant: from its limits, or from a file.
+
+What a plant says of itself is written down as the text of a constraint file, in its own units, and
+read like any other: `constraint_text` is where somebody who wants other constraints starts from.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom.core.names import suggest
+from worldloom.core.types import Array
+from worldloom.envs.plant.plant import PlantWorld
+from worldloom.safety.constraint_file import parse_constraints, read_constraints
+from worldloom.safety.constraints import SafetyConstraints
+
+SETTLING = 100  # steps for which an action is held to see where it leads
+MOST_CORNERS = 4  # actuators whose combinations are all tried
+
+
+def constraints_for(
+    world: PlantWorld,
+    *,
+    gamma: float = 0.2,
+    emergency: Mapping[str, float] | None = None,
+    trip: bool = False,
+    lookahead: int = 0,
+    latch_after: int = 3,
+    backup: Callable[[Array], Array] | None = None,
+) -> SafetyConstraints:
+    """The constraints that a plant's limits and its known model amount to.
+
+    Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
+    are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
+    rates. emergency: physical values by actuator; `safest_action` where it is not given.
+    lookahead: steps for which hard limits must hold if `backup` (obs (n,) -> action (m,), the
+    emergency action by default) takes over.
+    """
+    text = constraint_text(
+        world, gamma=gamma, emergency=emergency, trip=trip, lookahead=lookahead,
+        latch_after=latch_after,
+    )  # fmt: skip
+    plant = world.plant
+    return parse_constraints(
+        text, f"{plant.name}'s limits", plant.observation, plant.action, world.model(),
+        backup=backup, step_seconds=plant.step_seconds,
+    )  # fmt: skip
+
+
+def constraints_from(
+    world: PlantWorld, path: str | Path, backup: Callable[[Array], Array] | None = None
+) -> SafetyConstraints:
+    """The constraints in a file, checked against the plant's signals, with its known model."""
+    plant = world.plant
+    return read_constraints(
+        path, plant.observation, plant.action, world.model(),
+        backup=backup, step_seconds=plant.step_seconds,
+    )  # fmt: skip
+
+
+def constraint_text(
+    world: PlantWorld,
+    *,
+    gamma: float = 0.2,
+    emergency: Mapping[str, float] | None = None,
+    trip: bool = False,
+    lookahead: int = 0,
+    latch_after: int = 3,
+) -> str:
+    """What `constraints_for` says, as the text of a constraint file."""
+    plant = world.plant
+    where = _emergency(world, emergency)
+    units = {s.name: s.unit for s in (*plant.observation, *plant.action)}
+    bounds = np.asarray(world.params.bounds)
+    lines = ["emergency:"]
+    lines += [f"  {name}: {value:.9g} {units[name]}".rstrip() for name, value in where.items()]
+    parts: dict[str, list[str]] = {"rate": [], "state": [], "barriers": [], "lookahead": []}
+    for limit, bound in zip(plant.limits, bounds, strict=True):
+        quantity = f"{bound:.9g} {units[limit.signal]}".rstrip()
+        hard = str(limit.hard).lower()
+        if limit.kind == "rate":
+            parts["rate"].append(f"{limit.signal}: {{at_most: {quantity}, hard: {hard}}}")
+            continue
+        row = f"{limit.name}: {{signal: {limit.signal}, {limit.kind}: {quantity}"
+        trips = str(trip and limit.hard).lower()
+        parts["state"].append(f"{row}, hard: {trips}}}")
+        parts["barriers"].append(f"{row}, hard: {hard}, gamma: {gamma:.9g}}}")
+        if lookahead and limit.hard:
+            parts["lookahead"].append(f"{row}}}")
+    for key, rows in parts.items():
+        if not rows:
+            continue
+        lines.append(f"{key}:")
+        indent = "  "
+        if key == "lookahead":
+            lines += [f"  steps: {lookahead}", "  rows:"]
+            indent = "    "
+        lines += [indent + row for row in rows]
+    return "\n".join([*lines, f"latch_after: {latch_after}"]) + "\n"
+
+
+def _emergency(world: PlantWorld, given: Mapping[str, float] | None) -> dict[str, float]:
+    """Physical values by actuator."""
+    names = [signal.name for signal in world.plant.action]
+    if given is None:
+        values = np.asarray(world.control(jnp.asarray(safest_action(world))))
+        return dict(zip(names, values.tolist(), strict=True))
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{world.plant.name}: emergency: {name!r}; {suggest(name, names)}")
+    for name in names:
+        if name not in given:
+            raise ValueError(f"{world.plant.name}: emergency: {name} is missing; give all of them")
+    return {name: float(given[name]) for name in names}
+
+
+def safest_action(world: PlantWorld) -> np.ndarray:
+    """The constant action (m,) in [-1, 1] that keeps the plant's model furthest from its limits.
+
+    Tried are the low end, the middle and the high end of every actuator, from the middle of all
+    signals' ranges on, for `SETTLING` steps; with more than `MOST_CORNERS` actuators only one is
+    moved at a time. What counts is the smallest margin on the way, in shares of its signal's range,
+    of hard limits; of all, where none is hard; the middle, where there are none. A guess, made so
+    that there is an emergency action at all: whoever knows the plant says which one it is.
+    """
+    plant, size = world.plant, len(world.plant.action)
+    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
+    bounds = np.asarray(world.params.bounds)
+    limits = [pair for pair in zip(plant.limits, bounds, strict=True) if pair[0].kind != "rate"]
+    limits = [pair for pair in limits if pair[0].hard] or limits
+    if not limits:
+        return np.zeros(size, np.float32)
+    if size <= MOST_CORNERS:
+        tried = np.asarray(list(itertools.product((0.0, -1.0, 1.0), repeat=size)), np.float32)
+    else:
+        tried = np.concatenate([np.zeros((1, size)), -np.eye(size), np.eye(size)])
+        tried = tried.astype(np.float32)
+    low = np.asarray([signal.low for signal in plant.observation], np.float32)
+    high = np.asarray([signal.high for signal in plant.observation], np.float32)
+    which = np.asarray([signals[limit.signal] for limit, _ in limits])
+    sign = np.asarray([1.0 if limit.kind == "at_most" else -1.0 for limit, _ in limits], np.float32)
+    bound = np.asarray([b for _, b in limits], np.float32)
+    model = world.model()
+
+    def least(action: Array) -> Array:
+        def step(obs: Array, _: None) -> tuple[Array, Array]:
+            obs = model(obs, action)
+            return obs, (sign * (bound - obs[which]) / (high - low)[which]).min()
+
+        return jax.lax.scan(step, jnp.asarray((low + high) / 2.0), None, length=SETTLING)[1].min()
+
+    margins = np.asarray(jax.jit(jax.vmap(least))(tried))
+    return tried[int(np.argmax(np.where(np.isfinite(margins), margins, -np.inf)))]

@@ -1,0 +1,142 @@
+"""Datasets in Minari's format: Minari reads ours, we read Minari's."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from worldloom.adapters import minari as adapter
+from worldloom.replay.dataset import from_columns
+
+minari = pytest.importorskip("minari", reason="these tests need minari[hdf5]")
+pytest.importorskip("h5py", reason="these tests need minari[hdf5]")
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+@pytest.fixture
+def dataset():
+    """Three episodes of 4, 6 and 5 steps, the second of which terminates."""
+    rng = np.random.default_rng(0)
+    lengths = [4, 6, 5]
+    states = [rng.normal(size=(n + 1, 3)).astype(np.float32) for n in lengths]
+    ends = np.cumsum(lengths) - 1
+    terminated = np.arange(15) == ends[1]
+    return from_columns(
+        np.concatenate([s[:-1] for s in states]), rng.uniform(-1, 1, (15, 2)),
+        rng.normal(size=15), np.concatenate([s[1:] for s in states]),
+        terminated, np.isin(np.arange(15), ends) & ~terminated,
+        cost=rng.uniform(size=(15, 2)), log_prob=rng.normal(size=15), name="small",
+        provenance=(("env", "reactor"), ("seed", "0")),
+    )  # fmt: skip
+
+
+def test_minari_reads_what_we_write(dataset, root):
+    folder = adapter.save(dataset, "reactor/small-v0")
+    assert folder == root / "reactor" / "small-v0"
+    read = minari.load_dataset("reactor/small-v0")
+    assert (read.total_episodes, read.total_steps) == (3, 15)
+    assert "reactor/small-v0" in minari.list_local_datasets()
+    starts = [0, 4, 10, 15]
+    for i, episode in enumerate(read.iterate_episodes()):
+        rows = slice(starts[i], starts[i + 1])
+        np.testing.assert_array_equal(episode.observations[:-1], dataset.rows.obs[rows])
+        np.testing.assert_array_equal(episode.observations[1:], dataset.rows.next_obs[rows])
+        np.testing.assert_array_equal(episode.actions, dataset.rows.action[rows])
+        np.testing.assert_array_equal(episode.rewards, dataset.rows.reward[rows])
+        np.testing.assert_array_equal(episode.terminations, dataset.rows.terminated[rows])
+        np.testing.assert_array_equal(episode.truncations, dataset.rows.truncated[rows])
+        total = np.asarray(dataset.cost)[rows].sum(1)
+        np.testing.assert_allclose(episode.infos["total_cost"][1:], total, rtol=1e-6)
+        assert episode.infos["total_cost"][0] == 0
+
+
+def test_a_dataset_comes_back_bit_for_bit(dataset):
+    back = adapter.load(adapter.save(dataset, "reactor/small-v0"))
+    assert (back.digest, back.name, back.provenance) == (
+        dataset.digest, "small", dataset.provenance
+    )  # fmt: skip
+    assert back.starts.tolist() == [0, 4, 10]
+    np.testing.assert_array_equal(back.cost, dataset.cost)
+    assert adapter.load("reactor/small-v0").digest == dataset.digest
+
+
+def test_data_that_others_wrote_are_read_and_their_actions_scaled():
+    from gymnasium.spaces import Box
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    rng = np.random.default_rng(1)
+    buffers = [
+        EpisodeBuffer(
+            observations=rng.normal(size=(n + 1, 2)), actions=np.full((n, 1), 1.5, np.float32),
+            rewards=np.ones(n), terminations=np.zeros(n, bool), truncations=np.zeros(n, bool),
+        )
+        for n in (3, 2)
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="None"):
+        minari.create_dataset_from_buffers(
+            "other/logged-v0", buffers, data_format="hdf5",
+            observation_space=Box(-np.inf, np.inf, (2,), np.float64),
+            action_space=Box(0.0, 2.0, (1,), np.float32),
+        )  # fmt: skip
+    found = adapter.read_minari("other/logged-v0")
+    np.testing.assert_allclose(found.columns["action"], 0.5)
+    assert found.columns["truncated"].tolist() == [False, False, True, False, False]
+    assert dict(found.provenance)["minari"] == "other/logged-v0"
+    dataset = found.dataset()
+    assert (dataset.starts.tolist(), dataset.cost) == ([0, 3], None)
+
+
+def test_a_dataset_that_is_there_is_kept_unless_forced(dataset, root):
+    folder = adapter.save(dataset, "reactor/small-v0")
+    with pytest.raises(FileExistsError, match="is there already; use --force"):
+        adapter.save(dataset, "reactor/small-v0")
+    other = dataset.replace(name="other")
+    adapter.save(other, "reactor/small-v0", force=True)
+    assert adapter.load(folder).name == "other"
+    assert [path.name for path in root.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_write_that_fails_leaves_nothing(dataset, root, monkeypatch):
+    def fail(*args, **options):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(minari, "create_dataset_from_buffers", fail)
+    with pytest.raises(OSError, match="no space left"):
+        adapter.save(dataset, "reactor/small-v0")
+    assert list(root.iterdir()) == []
+
+
+def test_links_that_minari_cannot_keep_are_refused(dataset, root):
+    rows = dataset.rows.replace(next_obs=dataset.rows.next_obs + 1)
+    with pytest.raises(ValueError, match=r"row 0: its next observation is not .*use npz"):
+        adapter.save(dataset.replace(rows=rows), "reactor/small-v0")
+    assert not root.exists()
+
+
+def test_what_is_no_dataset_is_told_in_one_line(root, tmp_path):
+    with pytest.raises(ValueError, match="there is no Minari dataset of that id in"):
+        adapter.load("nothing/here-v0")
+    folder = tmp_path / "half" / "data"
+    folder.mkdir(parents=True)
+    (folder / "metadata.json").write_text(json.dumps({"total_episodes": 0}))
+    with pytest.raises(ValueError, match="is not a Minari dataset that can be read") as error:
+        adapter.load(folder.parent)
+    assert "\n" not in str(error.value)
+
+
+def test_without_minari_the_remedy_is_named():
+    code = (
+        "import sys; sys.modules['minari'] = None\n"
+        "from worldloom.adapters import minari\n"
+        "try: minari.load('a/b-v0')\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'worldloom[plant]'" in done.stdout, done.stderr

@@ -1,0 +1,98 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom.algos.fqe import FQE, FQEConfig, FQEHyper, fitted_q_evaluation
+from worldloom.nn.offline import critics
+from worldloom.nn.policy import PolicyState
+from worldloom.replay.dataset import from_columns
+
+GAMMA, STEPS = 0.8, 25
+QUICK = FQEConfig(
+    hidden=(32, 32), updates=2500, batch_size=128,
+    hyper=FQEHyper(learning_rate=3e-3, gamma=GAMMA, tau=0.02),
+)  # fmt: skip
+
+
+def step(x, u):
+    """A tank that drains towards 0 and is filled; being away from 1 costs."""
+    after = 0.9 * x + 0.3 * u
+    return after, 1.0 - (after - 1.0) ** 2
+
+
+def play(control, episodes, noise, steps=STEPS, seed=0):
+    """Rows of a simulated log, episode by episode, and the discounted returns."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1.0, 1.0, episodes)
+    rows, returns = [], np.zeros(episodes)
+    for t in range(steps):
+        u = np.clip(control(x) + noise * rng.normal(size=episodes), -1.0, 1.0)
+        after, reward = step(x, u)
+        rows.append((x, u, reward, after, np.full(episodes, t == steps - 1)))
+        returns += GAMMA**t * reward
+        x = after
+    columns = [np.stack(column, 1).reshape(-1) for column in zip(*rows, strict=True)]
+    return columns, returns
+
+
+def controlled(params, obs):
+    gain, bias = params
+    return gain * obs + bias
+
+
+def policy_of(gain, bias):
+    params = (jnp.float32(gain), jnp.float32(bias))
+    return PolicyState(params, jnp.zeros(1), jnp.ones(1), controlled)
+
+
+@pytest.fixture(scope="module")
+def logged():
+    (x, u, reward, after, last), _ = play(lambda x: 0.2 - 0.5 * x, 80, noise=0.5)
+    return from_columns(x[:, None], u[:, None], reward, after[:, None], last & False, last)
+
+
+@pytest.mark.parametrize(("gain", "bias"), [(-1.0, 0.8), (0.0, -0.5)])
+def test_a_policy_is_worth_what_the_simulator_pays_it(gain, bias, logged):
+    """The log stops after 25 steps, the tank does not: the truth is of 100 steps."""
+    found, metrics = fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(0), QUICK)
+    _, returns = play(lambda x: gain * x + bias, 20_000, 0.0, steps=100, seed=1)
+    truth = returns.mean()
+    spread = abs(returns.std())
+    assert abs(found.value - truth) < 0.1 * abs(truth) + 0.1
+    assert found.low < found.value < found.high
+    assert found.high - found.low < 2 * spread
+    assert metrics["critic_loss"].shape == (2500,)
+    assert metrics["critic_loss"][-100:].mean() < 0.1 * metrics["critic_loss"][:20].mean()
+
+
+def test_better_policies_are_told_from_worse(logged):
+    values = [
+        fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(1), QUICK)[0].value
+        for gain, bias in ((-1.0, 0.8), (0.0, 0.0), (0.0, -0.5))
+    ]
+    assert values[0] > values[1] + 0.5
+    assert values[1] > values[2] + 0.5
+
+
+def test_what_is_terminated_is_worth_its_reward_and_the_cut_goes_on(chain, learn):
+    agent = FQE(FQEConfig(hidden=(32,), hyper=FQEHyper(3e-3, 0.5, 0.05)))
+    still = PolicyState((jnp.float32(0.0), jnp.float32(0.0)), jnp.zeros(2), jnp.ones(2), first)
+    for terminated, expected in ((True, [0.5, 1.0]), (False, [1.0, 2.0])):
+        dataset, _ = chain(terminated)
+        table = agent.table(dataset, still)
+        learner, _ = learn(agent, table, 800)
+        obs = dataset.normalise(jnp.eye(2))
+        q = critics(learner.critic.params, obs, jnp.zeros((2, 1))).mean(0) / table.reward_scale
+        np.testing.assert_allclose(q, expected, atol=0.15)
+
+
+def first(params, obs):
+    return 0.0 * obs[:, :1] + params[1]
+
+
+def test_the_policy_is_asked_once_for_every_row(logged):
+    table = FQE().table(logged, policy_of(-1.0, 0.8))
+    rows = table.take(jnp.arange(logged.size))
+    expected = jnp.clip(-1.0 * logged.rows.next_obs + 0.8, -1.0, 1.0)
+    np.testing.assert_allclose(rows.next_action, expected, atol=1e-6)

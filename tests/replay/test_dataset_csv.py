@@ -1,0 +1,216 @@
+"""CSV exports of a historian: what the mapping makes of them, and what is wrong in one line."""
+
+import numpy as np
+import pytest
+
+from worldloom.replay.dataset import from_columns
+from worldloom.replay.dataset_csv import load_csv, read_csv, save_csv
+from worldloom.replay.dataset_mapping import mapping, read_mapping
+
+YAML = """
+name: line 4
+time: {column: at, format: iso}
+gap: 120
+missing: [Bad]
+observation:
+  - {column: TI101, name: temperature, unit: K, offset: 273.15, low: 280, high: 420}
+  - {column: LI7, name: level, unit: m, scale: 0.01}
+action:
+  - {column: FC7.OP, name: valve, unit: "%", low: 0, high: 100}
+reward: profit
+terminated: tripped
+cost: [over]
+"""
+HEAD = "at,TI101,LI7,FC7.OP,profit,tripped,over"
+LINES = [
+    "2024-05-01T10:00:00,50,100,0,1,0,0",
+    "2024-05-01T10:01:00,51,110,50,2,0,0.5",
+    "2024-05-01T10:02:00,52,120,100,3,0,0",
+    "2024-05-01T11:00:00,60,200,25,4,0,0",  # after a pause
+    "2024-05-01T11:01:00,61,210,75,5,0,0",
+    "2024-05-01T11:02:00,90,220,75,6,1,9",  # it tripped
+    "2024-05-01T11:03:00,20,220,75,6,1,9",  # and stood still
+    "2024-05-01T11:04:00,30,100,10,7,0,0",  # started again
+    "2024-05-01T11:05:00,31,110,20,8,0,0",
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(lines, yaml): the CSV file and its mapping."""
+
+    def write(lines=LINES, yaml=YAML, head=HEAD):
+        (tmp_path / "map.yaml").write_text(yaml)
+        (tmp_path / "log.csv").write_text("\n".join([head, *lines]) + "\n")
+        return tmp_path / "log.csv", read_mapping(tmp_path / "map.yaml")
+
+    return write
+
+
+def test_samples_become_steps_with_units_ends_and_episodes(write):
+    found = read_csv(*write())
+    columns = found.columns
+    np.testing.assert_allclose(columns["obs"][:, 0], np.array([50, 51, 60, 61, 30]) + 273.15)
+    np.testing.assert_allclose(columns["obs"][:, 1], [1.0, 1.1, 2.0, 2.1, 1.0])
+    np.testing.assert_allclose(columns["next_obs"][:, 1], [1.1, 1.2, 2.1, 2.2, 1.1])
+    np.testing.assert_allclose(columns["action"][:, 0], [-1, 0, -0.5, 0.5, -0.8])
+    assert columns["reward"].tolist() == [1, 2, 4, 5, 7]
+    assert columns["terminated"].tolist() == [0, 0, 0, 1, 0]
+    assert columns["truncated"].tolist() == [False, True, False, False, True]
+    assert columns["cost"][:, 0].tolist() == [0, 0.5, 0, 0, 0]
+    assert np.diff(columns["time"]).tolist() == [60, 3540, 60, 180]
+    assert found.lines.tolist() == [2, 3, 5, 6, 9]
+    assert found.check().sound
+    dataset = load_csv(*write())
+    assert (dataset.name, dataset.starts.tolist()) == ("line 4", [0, 2, 4])
+    assert dict(dataset.provenance)["signals"] == "temperature [K], level [m], valve [%]"
+
+
+def test_the_reward_may_stand_in_the_line_it_leads_to(write):
+    path, rules = write(yaml=YAML.replace("reward: profit", "reward: {column: profit, at: next}"))
+    assert read_csv(path, rules).columns["reward"].tolist() == [2, 3, 5, 6, 8]
+
+
+def test_the_reward_may_be_a_function(write):
+    path, rules = write(yaml=YAML.replace("reward: profit", ""))
+    with pytest.raises(ValueError, match="the mapping names no reward; add its column"):
+        read_csv(path, rules)
+    found = read_csv(path, rules, reward=lambda obs, action, after: after[:, 1] - obs[:, 1])
+    np.testing.assert_allclose(found.columns["reward"], 0.1, atol=1e-9)
+
+
+def test_an_episode_column_parts_episodes(write):
+    yaml = YAML.replace("gap: 120", "episode: over")
+    found = read_csv(*write(yaml=yaml, lines=LINES[:3] + LINES[3:5]))
+    # over is 0, 0.5, 0, 0, 0: the second sample is an episode without a step, as is the first.
+    assert found.columns["reward"].tolist() == [3, 4]
+    assert [(d.kind, d.message) for d in found.check().defects()] == [
+        ("empty_episode", "line 2: an episode of one sample has no step"),
+        ("empty_episode", "line 3: an episode of one sample has no step"),
+    ]
+
+
+def test_european_numbers_and_marks_of_spreadsheets_are_read(write, tmp_path):
+    path, rules = write(yaml=YAML + 'delimiter: ";"\ndecimal: ","\n')
+    text = path.read_text().replace(",", ";").replace("0.5", "0,5")
+    path.write_text("\ufeff" + text, encoding="utf-8")
+    assert read_csv(path, rules).columns["cost"][1, 0] == 0.5
+
+
+def test_missing_numbers_are_defects_with_their_line(write):
+    lines = [*LINES]
+    lines[3] = lines[3].replace(",60,", ",Bad,")
+    lines[4] = lines[4].replace(",75,", ",,")
+    told = [d.message for d in read_csv(*write(lines)).check().defects()]
+    assert told == ["row 2 (line 5): temperature is nan", "row 3 (line 6): valve is nan"]
+
+
+def test_ranges_of_the_mapping_are_checked(write):
+    lines = [line.replace(",51,", ",500,") for line in LINES]
+    (defect,) = read_csv(*write(lines)).check().defects()
+    assert (defect.kind, defect.row, defect.column) == ("out_of_range", 1, "temperature")
+    assert "(line 3)" in defect.message
+
+
+def test_time_that_goes_back_is_a_defect_also_at_the_end_of_an_episode(write):
+    lines = [LINES[1], LINES[0], LINES[2], LINES[3]]
+    found = read_csv(*write(lines))
+    (defect,) = [d for d in found.check().defects() if d.kind == "time"]
+    assert (defect.row, "line 3" in defect.message) == (1, True)
+    found = read_csv(*write([LINES[0], LINES[2], LINES[1]]))
+    (defect,) = [d for d in found.check().defects() if d.kind == "time"]
+    assert (defect.row, "line 4" in defect.message) == (1, True)
+
+
+# What is wrong -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",52,", ",hot,", r"log\.csv, line 4, column TI101: 'hot' is not a number"),
+        ("2024-05-01T10:01:00", "yesterday", r"line 3, column at: 'yesterday' is not a time of"),
+        (",52,", ",", r"log\.csv, line 4: 6 cells for 7 columns; is ',' the delimiter"),
+    ],
+)
+def test_a_bad_cell_is_named_by_line_and_column(write, old, new, message):
+    with pytest.raises(ValueError, match=message):
+        read_csv(*write([line.replace(old, new) for line in LINES]))
+
+
+def test_bad_columns_are_named(write):
+    with pytest.raises(ValueError, match="there is no column 'LI7'; did you mean 'LI77'"):
+        read_csv(*write(head=HEAD.replace("LI7", "LI77")))
+    with pytest.raises(ValueError, match="2 columns are named 'TI101'; rename them"):
+        read_csv(*write(head=HEAD.replace("LI7", "TI101"), yaml=YAML.replace("LI7", "over")))
+    with pytest.raises(ValueError, match="there are no rows"):
+        read_csv(*write([]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("low: 0, high: 100", "low: 0", "action valve needs low and high"),
+        ("low: 0, high: 100", "low: 9, high: 1", "signal valve: low=9 is not below high=1"),
+        ("low: 0,", "low: zero,", "FC7.OP: low='zero' is not a number"),
+        ("gap: 120", "gap: -1", "gap=-1.0; it is a time above 0"),
+        ("gap: 120", "gaps: 120", "there is no setting 'gaps'; did you mean 'gap'"),
+        ("scale: 0.01", "scale: 0", "a scale of 0 keeps nothing"),
+        ("unit: m,", "units: m,", "observation LI7 has no 'units'; did you mean 'unit'"),
+        ("name: level", "name: temperature", "two observation columns are named 'temperature'"),
+        ("reward: profit", "reward: {column: profit, at: noon}", "at='noon'; use this or next"),
+        ("name: line 4", "name: [", "is not a YAML file"),
+        ("missing: [Bad]", "missing: {a: 1}", "missing must be a list of texts"),
+    ],
+)
+def test_a_wrong_mapping_is_told_in_one_line(write, old, new, message):
+    with pytest.raises(ValueError, match=r"map\.yaml") as error:
+        write(yaml=YAML.replace(old, new))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mapping_needs_observations_and_actions():
+    with pytest.raises(ValueError, match="observation must be a list of columns"):
+        mapping({"action": [{"column": "a", "low": 0, "high": 1}]})
+    with pytest.raises(ValueError, match="a mapping is a list of names and values, not list"):
+        mapping([1])
+
+
+# There and back ----------------------------------------------------------------------------------
+
+BACK = {
+    "observation": [{"column": "a", "offset": 273.15, "scale": 1.8}, {"column": "b"}],
+    "action": [{"column": "u", "low": -3.7, "high": 11.1}],
+    "reward": "r", "episode": "e", "terminated": "end", "time": "t", "cost": ["c"],
+}  # fmt: skip
+
+
+def test_a_dataset_written_as_csv_comes_back_bit_for_bit(tmp_path):
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(1002, 2)).astype(np.float32) * 100
+    at = np.arange(1000) + (np.arange(1000) >= 400)
+    end = np.isin(np.arange(1000), [399, 999])
+    dataset = from_columns(
+        states[at], rng.uniform(-1, 1, (1000, 1)), rng.normal(size=1000), states[at + 1],
+        end & (np.arange(1000) < 500), end & (np.arange(1000) > 500), cost=rng.uniform(size=1000),
+    )  # fmt: skip
+    path = save_csv(dataset, tmp_path / "log.csv", mapping(BACK))
+    back = load_csv(path, mapping(BACK))
+    assert back.digest == dataset.digest
+    assert back.starts.tolist() == dataset.starts.tolist() == [0, 400]
+    with pytest.raises(FileExistsError, match="use --force"):
+        save_csv(dataset, path, mapping(BACK))
+
+
+def test_what_csv_cannot_hold_is_refused(tmp_path):
+    obs = np.arange(6.0).reshape(3, 2)
+    no = np.zeros(3, bool)
+    broken = from_columns(obs, np.zeros((3, 1)), np.zeros(3), obs + 0.5, no, no)
+    rules = mapping(BACK | {"cost": []})
+    with pytest.raises(ValueError, match="row 0: its next observation is not that of the next"):
+        save_csv(broken, tmp_path / "log.csv", rules)
+    ended = from_columns(obs[:1], np.zeros((1, 1)), [0.0], obs[1:2], [True], [False])
+    with pytest.raises(ValueError, match="episodes terminate, but the mapping names no such"):
+        save_csv(ended, tmp_path / "log.csv", mapping({**BACK, "cost": [], "terminated": None}))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,537 @@
+"""The page of a run of a plant: a small real one, one made up, halves; and the benchmark's."""
+
+import json
+import re
+import shutil
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from worldloom.report import plant_episode
+from worldloom.report.pages import write_page
+from worldloom.report.plant_judgement import Interval, interval_chart
+from worldloom.report.plant_report import write_plant_report
+from worldloom.report.plant_runs import PlantPictures
+from worldloom.train import plant
+from worldloom.train.plant_config import PlantTrainConfig
+from worldloom.train.plant_evaluate import Course
+
+MINUS = "\N{MINUS SIGN}"
+T, E = 60, 3  # of the course that is made up
+PLANT = {
+    "observation": [
+        {"name": "temperature", "unit": "K", "low": 300.0, "high": 400.0},
+        {"name": "patient_weight", "unit": "kg", "low": 40.0, "high": 120.0},
+    ],
+    "action": [{"name": "feed", "unit": "L/min", "low": 80.0, "high": 120.0}],
+    "limits": [
+        {"name": "runaway", "signal": "temperature", "kind": "at_most", "bound": 375.0,
+         "hard": True},
+        {"name": "feed_shock", "signal": "feed", "kind": "rate", "bound": 10.0, "hard": False},
+    ],
+    "step_seconds": 60.0,
+    "horizon": T,
+}  # fmt: skip
+
+
+def outcome(mean, violated, acts=0.0, emergencies=0.0):
+    return {
+        "return": mean, "return_stderr": 1.5, "discounted_return": mean / 2, "length": 60.0,
+        "violated": violated, "worst_margin": [-4.25, None], "interventions": acts,
+        "emergencies": emergencies,
+    }  # fmt: skip
+
+
+def made_up_courses():
+    """Episode 1 runs away when it is bare; behind the filter it is held back, then stopped."""
+    alive = np.ones((T, E), bool)
+    hot = np.full((T, E), 350.0)
+    hot[:, 1] = np.linspace(350.0, 379.0, T)
+    obs = np.stack([hot, np.full((T, E), 70.0)], -1)
+    base = {
+        "alive": alive, "reward": np.ones((T, E)), "obs": obs, "action": np.zeros((T, E, 1)),
+        "margins": np.stack([375.0 - hot, np.full((T, E), 10.0)], -1),
+        "intervened": np.zeros((T, E), bool), "emergency": np.zeros((T, E), bool),
+    }  # fmt: skip
+    ended = alive.copy()
+    ended[50:, 1] = False
+    bare = base | {"alive": ended}
+    cool = np.minimum(hot, 370.0)
+    acts, stop = np.zeros((T, E), bool), np.zeros((T, E), bool)
+    acts[20:30, 1], stop[40:, 1] = True, True
+    filtered = base | {
+        "obs": np.stack([cool, obs[..., 1]], -1), "intervened": acts | stop, "emergency": stop,
+        "margins": np.stack([375.0 - cool, np.full((T, E), 10.0)], -1),
+    }  # fmt: skip
+    return Course(**bare), Course(**filtered)
+
+
+def write_courses(folder, bare, filtered):
+    kept = {
+        f"{way}_{name}": value
+        for way, course in (("bare", bare), ("filtered", filtered))
+        for name, value in vars(course).items()
+    }
+    np.savez(folder / "course.npz", **kept)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of 40 epochs as `worldloom.train.plant` leaves it, made up."""
+    folder = tmp_path / "reactor-iql"
+    (folder / "checkpoints" / "40").mkdir(parents=True)
+    config = {
+        "env": "reactor", "algo": "iql", "dataset": "medium", "seed": 3, "epochs": 40,
+        "updates_per_epoch": 1000, "eval_episodes": 64, "judge_updates": 500, "world": {},
+    }  # fmt: skip
+    provenance = {"env": "reactor", "quality": "medium", "seed": "11"}
+    data = {"name": "reactor-medium", "digest": "ab12" * 16, "rows": 4, "episodes": 2,
+            "provenance": provenance}  # fmt: skip
+    about = {"worldloom": "0.1.0", "command": "worldloom train reactor", "config": config,
+             "plant": PLANT, "data": data, "rows": ["box feed", "runaway"]}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(about))
+    metrics = [
+        {"epoch": n, "updates": 1000 * (n + 1), "critic_loss": 0.9**n, "q": n / 10, "novel": 1.0,
+         "seconds": n / 2}
+        for n in range(40)
+    ]  # fmt: skip
+    evals = [
+        {"epoch": n, "seconds": n / 2, "return": 90.0 + n, "score": 60.0 + n / 10,
+         "bare": outcome(100.0 + n, [0.25, 0.0]),
+         "filtered": outcome(90.0 + n, [0.0, 0.0], 0.125, 0.02)}
+        for n in (10, 20, 30, 40)
+    ]  # fmt: skip
+    for name, rows in (("metrics", metrics), ("eval", evals)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "timing.json").write_text(json.dumps({"train_seconds": 20.0, "updates": 40_000}))
+    judgement = {
+        "gamma": 0.99, "logged_return": 41.0, "true_return": 66.5, "epoch": 40,
+        "estimates": [
+            {"method": "fitted Q evaluation", "value": 65.0, "low": 61.0, "high": 69.0,
+             "effective": 25.0},
+            {"method": "weighted importance sampling, per decision", "value": 50.0, "low": 48.0,
+             "high": 52.0, "effective": 1.25},
+        ],
+        "support": {"distance": 1.0, "logged_distance": 0.9, "change": 0.3, "outside": 0.1},
+    }  # fmt: skip
+    (folder / "judgement.json").write_text(json.dumps(judgement))
+    bare, filtered = made_up_courses()
+    kept = {f"bare_{n}": v for n, v in vars(bare).items()}
+    np.savez(
+        folder / "course.npz", **kept, **{f"filtered_{n}": v for n, v in vars(filtered).items()}
+    )
+    (folder / "constraints.yaml").write_text(
+        "emergency:\n  feed: 80 L/min\nlatch_after: 3 # <now>\n"
+    )
+    rows = np.zeros((4, 2), np.float32)
+    np.savez(
+        folder / "data.npz", obs=rows, next_obs=rows, action=rows[:, :1], done=[0, 0, 0, 0],
+        truncated=[0, 1, 0, 1], reward=[1.0, 2.0, 30.0, 4.0],
+        cost=[[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]],
+    )  # fmt: skip
+    return folder
+
+
+def change(folder, name, **parts):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+
+def charts_of(page):
+    """Every chart of a page as a tree, by its label."""
+    found = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    trees = [ElementTree.fromstring(text) for text in found]
+    return {tree.get("aria-label"): tree for tree in trees}
+
+
+def marked(tree, name):
+    return [node for node in tree.iter() if node.get("class") == name]
+
+
+# A real run ----------------------------------------------------------------------------------
+
+
+def test_a_real_run_has_everything_that_its_page_shows(tmp_path, compiled_once):
+    config = PlantTrainConfig(
+        env="reactor", algo="bc", dataset="medium", data_steps=64, epochs=2, updates_per_epoch=4,
+        batch_size=8, hidden=(8,), eval_every=1, eval_episodes=2, checkpoint_every=2,
+        judge_updates=20, world={"horizon": 12},
+    )  # fmt: skip
+    run = plant.run(config, tmp_path / "run", hooks=[PlantPictures()], command="worldloom train")
+    page = (run.folder / "report.html").read_text()
+    assert "not complete" not in page
+    for words in ("reactor", "bc · medium data · seed 0", "return, behind the filter",
+                  "return, logged data", "runaway: margin, K", "thermal shock: margin, K",
+                  "concentration, mol/L", "jacket setpoint, K (actuator)", "fitted Q evaluation",
+                  "weighted importance sampling", "Does the policy leave the data?",
+                  "loss of the actor", "latch_after: 3", "quality", "runaway: {signal:",
+                  json.loads((run.folder / "config.json").read_text())["data"]["digest"],
+                  "worldloom data describe"):  # fmt: skip
+        assert words in page, words
+
+
+# What it says --------------------------------------------------------------------------------
+
+
+def test_the_headline_is_of_the_last_evaluation_and_of_the_log(folder):
+    page = write_page(folder).read_text()
+    assert "not complete" not in page
+    for words in ("reactor</h1>", "iql · medium data · seed 3",
+                  "130 <small>± 1.5</small>", "140 <small>± 1.5</small>",
+                  "12.5 <small>% of steps</small>", "in 2 % by the emergency action",
+                  "normalised score</dt><dd>64<", "18.5<span", "of 2 episodes; the best 34",
+                  "0 <small>% of steps</small>", "25 % without it"):  # fmt: skip
+        assert words in page, words
+
+
+def test_returns_are_drawn_over_updates_beside_the_data_s_own(folder):
+    page = write_page(folder).read_text()
+    assert "logged data 18.5" in page  # the dashed line
+    assert "updates 40,000\nbehind the filter ± s.e.: 130 ± 1.5\nbare policy ± s.e.: 140" in page
+    assert "acts: 12.5\nemergency action: 2" in page
+    assert "behind the filter: 0\nbare policy: 25" in page
+
+
+def test_limits_are_in_their_units_for_log_policy_and_filter(folder):
+    page = write_page(folder).read_text()
+    for words in ("temperature at most 375 K", "feed changes in a step by at most 10 L/min",
+                  f"{MINUS}4.25 K", "runaway · logged data: 25 %", "runaway · bare: 25 %",
+                  "runaway · filtered: 0 %"):  # fmt: skip
+        assert words in page, words
+
+
+def test_a_hard_limit_crossed_behind_the_filter_is_told_first(folder):
+    assert "Mind this" not in write_page(folder).read_text()
+    rows = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    rows[-1]["filtered"] = outcome(90.0, [0.004, 0.5], 0.3, 0.2)
+    (folder / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_page(folder).read_text()
+    assert "the hard limit runaway was still crossed in 0.4 % of the steps" in page
+    assert "executed in 20 % of the steps" in page
+    assert "hard limit feed shock" not in page  # it is soft
+
+
+def test_estimates_stand_beside_the_truth(folder):
+    page = write_page(folder).read_text()
+    tree = charts_of(page)["Estimates beside the truth"]
+    said = [node[0].text for node in marked(tree, "interval")]
+    assert said[0] == "fitted Q evaluation: 65, from 61 to 69"
+    assert "in truth 66.5" in page
+    assert "logged data 41" in page
+    cells = re.findall(r"<td>(yes|no)</td></tr>", page)
+    assert cells[:2] == ["yes", "no"]  # inside the one, outside the other
+    assert "with noise of 0.1 on its actions" in page
+
+
+def test_intervals_lie_where_their_numbers_say():
+    rows = [Interval("a", 5.0, 0.0, 10.0), Interval("b", None, None, None)]
+    text = interval_chart(rows, [("truth", 10.0, 1)], title="t", axis_label="x", width=400)
+    tree = ElementTree.fromstring(text)
+    interval = marked(tree, "interval")
+    assert len(interval) == 1
+    bar, *caps = [node for node in interval[0] if node.tag.endswith("line")]
+    dot = next(node for node in interval[0] if node.tag.endswith("circle"))
+    start, end = float(bar.get("x1")), float(bar.get("x2"))
+    assert float(dot.get("cx")) == pytest.approx((start + end) / 2, abs=0.1)
+    truth = next(node for node in marked(tree, "reference")[0])
+    assert float(truth.get("x1")) == pytest.approx(end, abs=0.1)
+    assert [float(cap.get("x1")) for cap in caps] == [start, end]
+    assert "no estimate" in text
+
+
+@pytest.mark.parametrize(
+    ("outside", "verdict"),
+    [(0.05, "rest on evidence"), (0.3, "with care"), (0.8, "Much of what it wants")],
+)
+def test_support_is_told_so_that_somebody_can_decide(folder, outside, verdict):
+    change(folder, "judgement.json", support={"outside": outside, "change": 0.3})
+    page = write_page(folder).read_text()
+    assert verdict in page
+    assert f"In {100 * outside:g} % of logged situations" in page
+    assert "by 15 % of an actuator" in page  # 0.3 of a range from -1 to 1
+    assert sum(words in page for words in ("evidence.", "with care", "Much of what")) == 1
+
+
+def test_estimates_of_an_earlier_epoch_are_marked(folder):
+    assert "gone on since" not in write_page(folder).read_text()
+    change(folder, "judgement.json", epoch=20)
+    assert "These are of epoch 20; the run has gone on since" in write_page(folder).read_text()
+
+
+# Episodes ------------------------------------------------------------------------------------
+
+
+def test_the_episode_shown_is_the_one_in_which_the_filter_has_most_to_do(folder):
+    bare, filtered = made_up_courses()
+    assert plant_episode.busiest_episode(filtered) == 1
+    page = write_page(folder).read_text()
+    assert "in which the filter has most to do" in page
+    # After 50 steps of a minute the bare plant is lost: its line ends, the filtered one goes on.
+    last = 375.0 - float(bare.obs[49, 1, 0])
+    assert f"time, min 50\nbare: {last:.4g}"[:19] in page
+    assert "time, min 60\nfiltered: 5" in page
+
+
+def test_without_interventions_it_is_the_one_closest_to_a_hard_limit(folder):
+    bare, filtered = made_up_courses()
+    never = np.zeros((T, E), bool)
+    write_courses(folder, bare, filtered.replace(intervened=never, emergency=never))
+    told = plant_episode.PlantFacts(*(PLANT[n] for n in ("observation", "action", "limits")), 60.0)
+    assert plant_episode.closest_episode(bare, told) == 1
+    soft = plant_episode.PlantFacts(told.observation, told.action, told.limits[1:], 60.0)
+    near = np.full((T, E, 1), 10.0)
+    near[3, 2] = 1.0
+    assert plant_episode.closest_episode(bare.replace(margins=near), soft) == 2
+    assert "the filter never acts" in write_page(folder).read_text()
+
+
+def test_time_ends_where_the_longest_episode_shown_ends(folder):
+    bare, filtered = made_up_courses()
+    filtered.alive[45:, 1] = False
+    write_courses(folder, bare, filtered)
+    charts = charts_of(write_page(folder).read_text())
+
+    def last(chart):
+        says = [node[0].text.split("\n")[0] for node in marked(chart, "at")]
+        return float(says[-1].removeprefix("time, min "))
+
+    assert last(charts["runaway: margin, K"]) == 60.0  # of the other episodes, as a band
+    assert last(charts["temperature, K"]) <= 50.0
+
+
+def test_what_the_filter_did_is_shaded_where_it_did_it(folder):
+    chart = charts_of(write_page(folder).read_text())["runaway: margin, K"]
+    names = [node.text for node in marked(chart, "legend")[0].iter() if node.text]
+    assert names == ["bare", "filtered", "filter acts", "emergency action"]
+    shades = marked(chart, "band")[-2:]
+    left, right = 0.0, 60.0  # minutes at both ends of the axis
+    axis = next(n for n in reversed(list(marked(chart, "x-axis")[0])) if n.tag.endswith("line"))
+    start, end = float(axis.get("x1")), float(axis.get("x2"))
+
+    def minutes(band):
+        x = [float(x) for x in re.findall(r"[ML](\S+) ", band.get("d"))]
+        return [left + (at - start) / (end - start) * (right - left) for at in (min(x), max(x))]
+
+    assert minutes(shades[0]) == pytest.approx([20.0, 30.0], abs=1.1)
+    assert minutes(shades[1]) == pytest.approx([40.0, 60.0], abs=1.1)
+
+
+def test_actuators_are_in_physical_units_and_dead_signals_are_left_out(folder):
+    page = write_page(folder).read_text()
+    charts = charts_of(page)
+    assert "feed, L/min (actuator)" in charts
+    assert "bare: 100\nfiltered: 100" in page  # action 0 is the middle of 80 to 120
+    assert "patient weight, kg" not in charts
+    assert "1 more signal is not drawn: without a change in this episode." in page
+    assert "runaway 375" in page  # the limit, on the chart of its signal
+
+
+def test_long_episodes_are_drawn_in_stretches_that_keep_the_smallest_margin():
+    clock = plant_episode.Clock(10_000, 3600.0)
+    assert len(clock.starts) <= plant_episode.POINTS
+    assert clock.unit == "days"
+    assert clock.edges[-1] == pytest.approx(10_000 / 24)
+    values = np.ones(10_000)
+    values[1234], values[5000:] = -5.0, np.nan
+    shown = clock.lowest(values)
+    assert np.nanmin(shown) == -5.0
+    assert np.isnan(shown[-1])
+    flags = np.zeros(10_000, bool)
+    flags[9_999] = True
+    assert clock.any(flags).tolist() == [False] * (len(clock.starts) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "unit"),
+    [(100, 0.2, "s"), (200, 6.0, "min"), (480, 180.0, "h"), (2, 60.0, "s")],
+)
+def test_time_is_in_a_unit_that_fits_the_episode(steps, seconds, unit):
+    assert plant_episode.Clock(steps, seconds).unit == unit
+
+
+# Halves --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lost", "said", "gone"),
+    [
+        ("metrics.jsonl", "No epoch has been written yet", "Inside the learner"),
+        ("eval.jsonl", "has not been tried in the plant yet", "Return in the plant"),
+        ("judgement.json", "judgement.json is not there", "From the data alone"),
+        ("course.npz", "course.npz is not there", "Margins over time"),
+        ("constraints.yaml", "constraints.yaml is not there", "Constraints in force"),
+        ("data.npz", "data.npz is not there", "Look into it"),
+    ],
+)
+def test_a_page_says_what_is_missing_and_leaves_its_section_out(folder, lost, said, gone):
+    assert f">{gone}<" in write_page(folder).read_text()
+    (folder / lost).unlink()
+    page = write_plant_report(folder).read_text()
+    assert "This run is not complete" in page
+    assert said in page
+    assert f">{gone}<" not in page
+
+
+@pytest.mark.parametrize("name", ["judgement.json", "course.npz", "data.npz"])
+@pytest.mark.parametrize("content", ["", "{", "[3]"])
+def test_broken_files_do_not_break_the_page(folder, name, content):
+    (folder / name).write_text(content)
+    assert f"{name} cannot be read" in write_plant_report(folder).read_text()
+
+
+@pytest.mark.parametrize("estimates", [[], None, 3, [3], [{"method": "fqe", "value": "many"}]])
+def test_odd_estimates_do_not_break_the_page(folder, estimates):
+    change(folder, "judgement.json", estimates=estimates, support=None)
+    assert "Return in the plant" in write_plant_report(folder).read_text()
+
+
+def test_a_run_that_asked_for_no_estimate_is_complete(folder):
+    (folder / "judgement.json").unlink()
+    about = json.loads((folder / "config.json").read_text())
+    change(folder, "config.json", config=about["config"] | {"judge_updates": 0})
+    page = write_plant_report(folder).read_text()
+    assert "No off-policy estimate was asked for (judge_updates is 0)" in page
+    assert "not complete" not in page
+
+
+def test_a_run_cut_short_says_how_far_it_came(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:13]) + lines[13][:20])
+    page = write_plant_report(folder).read_text()
+    assert "13 of 40 epochs" in page
+    assert "A line of metrics.jsonl could not be read" in page
+
+
+def test_a_folder_with_nothing_but_settings_has_a_page(folder):
+    for path in folder.iterdir():
+        if path.name != "config.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    about = json.loads((folder / "config.json").read_text())
+    for name in ("plant", "data", "rows"):
+        del about[name]
+    (folder / "config.json").write_text(json.dumps(about))
+    page = write_plant_report(folder).read_text()
+    assert "No epoch has been written yet" in page
+    assert "--resume" not in page
+
+
+def test_what_a_file_says_is_shown_and_not_obeyed(folder):
+    page = write_plant_report(folder).read_text()
+    assert "# &lt;now&gt;" in page
+    assert "<now>" not in page
+
+
+# In a browser --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_fits_the_screen_and_loads_nothing(folder, browser, width):
+    wrong = []
+    view = browser.new_page(viewport={"width": width, "height": 800})
+    view.on("console", lambda message: wrong.append(message.text))
+    view.on("pageerror", lambda error: wrong.append(str(error)))
+    view.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
+        ),
+    )
+    view.goto(write_plant_report(folder).as_uri())
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    charts = view.evaluate(
+        """() => [...document.querySelectorAll('svg.wl-chart')]
+            .map(svg => svg.getBoundingClientRect())
+            .filter(box => box.width > 0).map(box => [box.left, box.right])"""
+    )
+    view.close()
+    assert wrong == []
+    # Returns and their two small ones, limits, estimates, two margins, temperature, feed and
+    # reward, and three of the learner.
+    assert len(charts) == 3 + 1 + 1 + 2 + 3 + 3
+    assert all(left >= 0 and right <= width for left, right in charts)
+
+
+# The benchmark -------------------------------------------------------------------------------
+
+COUNTS = {"cases": 1_000_000, "violations": 0, "violation_rate_at_most": 3e-6, "worst": 0.01}
+BENCH = {
+    "suite": "plant",
+    "command": "worldloom bench plant",
+    "ratios": {"td3bc_vs_d3rlpy": 3.4, "dmsd_steps_vs_loop": 2100.0},
+    "raw": {
+        "speed": {"batch": 256, "updates_per_second": {
+            "td3bc": {"ours": 310.0, "d3rlpy": 91.0}, "cql": {"ours": 15.5}}},
+        "steps": {"batch": 4096, "steps_per_second": {"ours": 9.5e6, "loop": 4500.0}},
+        "scores": [
+            {"dataset": "dmsd", "algo": "bc", "mean": 65.5, "std": 1.25, "seeds": [0, 1, 2],
+             "published": 65.1, "published_std": 1.6, "seconds": 300.0},
+            {"dataset": "dmsd", "algo": "rebrac", "mean": 80.5, "std": 0.5, "seeds": 3,
+             "published": None},
+        ],
+        "plants": [
+            {"plant": "reactor", "quality": "expert", "algo": algo, "return": value, "data": 150.0,
+             "filtered": value - 1}
+            for algo, value in (("bc", 148.0), ("iql", 152.0))
+        ],
+        "safety": {
+            "cost": {"linear": {"plant": "linear", "batch": 1024, "policy_seconds": 2e-3,
+                                "filtered_seconds": 2.4e-3, "overhead": 0.2}},
+            "attacks": {"linear": {"bang_bang": COUNTS, "nan_injector": COUNTS}},
+        },
+        "serving": {"requests_per_second": 1500.5, "p50_ms": 2.5, "p99_ms": 9.0, "kills": 20,
+                    "lost_records": 0, "fsync": "every record"},
+    },
+}  # fmt: skip
+
+
+def bench_page(tmp_path, raw):
+    path = tmp_path / "plant.json"
+    path.write_text(json.dumps(BENCH | {"raw": raw}))
+    return write_page(path).read_text()
+
+
+def test_every_figure_of_the_benchmark_is_on_its_page(tmp_path):
+    page = bench_page(tmp_path, BENCH["raw"])
+    for words in ("3.4\N{MULTIPLICATION SIGN}", "TD3+BC · Worldloom: 310",
+                  "TD3+BC · d3rlpy (PyTorch): 91", "9,500,000", "a loop in numpy: 4,500",
+                  "BC · published: 65.1", "65.5 ± 1.2", "65.1 ± 1.6", "ReBRAC",
+                  "150</td><td>148</td><td>152", "150</td><td>147</td><td>151", "bang bang",
+                  "1,000,000", "rate at most (95 %)", "the filter adds, %", "1,500",
+                  "acknowledged records lost", "every record"):  # fmt: skip
+        assert words in page, words
+    assert "not measured" in page  # CQL of d3rlpy
+
+
+def test_nested_figures_say_the_same(tmp_path):
+    raw = BENCH["raw"] | {
+        "scores": {"dmsd": {"bc": {"mean": 65.5, "std": 1.25, "published": [65.1, 1.6]}}},
+        "plants": {"reactor": {"expert": {"bc": 148.0, "iql": {"return": 152.0}}}},
+        "speed": {"td3bc": {"ours": {"median": 310.0}, "d3rlpy": {"median": 91.0}}},
+        "safety": {"attacks": {"bang_bang": COUNTS}, "cost": {"overhead": 0.2, "batch": 1024}},
+    }
+    page = bench_page(tmp_path, raw)
+    for words in ("65.5 ± 1.2", "65.1 ± 1.6", "148</td><td>152", "TD3+BC · Worldloom: 310",
+                  "bang bang", "the filter adds, %"):  # fmt: skip
+        assert words in page, words
+
+
+@pytest.mark.parametrize("section", list(BENCH["raw"]))
+def test_what_was_not_measured_is_left_out(tmp_path, section):
+    titles = {
+        "speed": "Updates per second", "steps": "Steps of the plant", "scores": "Scores",
+        "plants": "Plants and qualities of data", "safety": "The safety filter",
+        "serving": "Serving",
+    }  # fmt: skip
+    raw = {name: part for name, part in BENCH["raw"].items() if name != section}
+    page = bench_page(tmp_path, raw)
+    for name, title in titles.items():
+        assert (f"<h2>{title}</h2>" in page) == (name != section)
+
+
+@pytest.mark.parametrize(
+    "odd", [3, "x", [3], {"a": 3}, {"a": {"b": None}}, {"a": {"b": {"c": []}}}]
+)
+def test_odd_figures_do_not_break_the_page(tmp_path, odd):
+    page = bench_page(tmp_path, dict.fromkeys(BENCH["raw"], odd))
+    assert "<h2>Ratios</h2>" in page

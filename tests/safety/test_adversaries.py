@@ -1,0 +1,95 @@
+"""Adversaries in closed loop with the filter, 100,000 cases and more each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safety_plants import many_rows, one_row, start
+
+from worldloom.safety import adversaries
+from worldloom.safety.adversaries import ADVERSARIES, attack, violation_bound
+from worldloom.safety.constraints import TOLERANCE
+
+CASES = 100_000
+WRONGS = ("violations", "unbounded", "altered", "unfinished", "broken")
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "cases"),
+    [(one_row, name, CASES) for name in ADVERSARIES]
+    # The curved plant with many rows takes 30 times as long.
+    + [
+        (many_rows, name, CASES // 5) for name in ("bang_bang", "nan_injector", "worst_disturbance")
+    ],
+)
+def test_no_adversary_gets_anything_past_the_filter(make, name, cases):
+    found = attack(ADVERSARIES[name], make(), start, jax.random.key(3), cases, batch=2048)
+    assert found.cases >= cases
+    assert {wrong: int(getattr(found, wrong)) for wrong in WRONGS} == dict.fromkeys(WRONGS, 0)
+    assert found.worst >= -TOLERANCE
+    assert found.interventions > 0.2 * found.cases  # it was tried hard
+    assert found.emergencies < 0.9 * found.cases  # and the filter did not just give up
+    assert violation_bound(int(found.violations), int(found.cases)) < 2e-4
+
+
+def test_without_the_filter_the_adversaries_succeed(monkeypatch):
+    real = adversaries.filter_action
+
+    def careless(proposed, state, constraints):
+        _, report = real(proposed, state, constraints)
+        executed = report.memory.replace(previous=jnp.where(jnp.isfinite(proposed), proposed, 0.0))
+        never = jnp.asarray(False)
+        return proposed, report.replace(emergency=never, memory=executed)
+
+    monkeypatch.setattr(adversaries, "filter_action", careless)
+    for name in ("nan_injector", "worst_disturbance"):
+        found = attack(ADVERSARIES[name], one_row(), start, jax.random.key(3), 2000, batch=200)
+        assert found.violations > 0.1 * found.cases
+        assert found.unbounded > 0.05 * found.cases
+    assert found.broken > 0
+
+
+def test_a_disturbance_that_the_barrier_does_not_know_of_breaks_its_promise(monkeypatch):
+    """The counter of broken promises counts: the plant is pushed by ten times what is allowed."""
+    real = adversaries._push
+    monkeypatch.setattr(adversaries, "_push", lambda obs, c: 10.0 * real(obs, c))
+    worst = ADVERSARIES["worst_disturbance"]
+    found = attack(worst, one_row(), start, jax.random.key(3), 4000, batch=400)
+    assert found.broken > 0
+    assert found.violations == 0  # the actions were right by what was known
+
+
+def test_the_same_key_gives_the_same_counts():
+    first, again = (
+        attack(ADVERSARIES["bang_bang"], one_row(), start, jax.random.key(5), 2000, batch=100)
+        for _ in range(2)
+    )
+    assert [int(x) for x in (first.interventions, first.emergencies)] == [
+        int(x) for x in (again.interventions, again.emergencies)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("violations", "cases", "low", "high"),
+    [
+        (0, 1_000_000, 2.99e-6, 3.00e-6),  # the rule of three
+        (0, 100, 0.0291, 0.0300),
+        (10, 1000, 0.0150, 0.0175),
+        (1000, 1000, 0.999, 1.0),
+    ],
+)  # fmt: skip
+def test_the_bound_on_the_rate_of_violations(violations, cases, low, high):
+    assert low <= violation_bound(violations, cases) <= high
+
+
+def test_the_bound_covers_the_true_rate_as_often_as_it_says():
+    luck = np.random.default_rng(0)
+    seen = luck.binomial(2000, 0.01, size=4000)
+    covered = np.mean([violation_bound(int(k), 2000) >= 0.01 for k in seen])
+    assert 0.93 <= covered <= 0.98
+
+
+@pytest.mark.parametrize(("violations", "cases"), [(-1, 10), (11, 10), (0, 0)])
+def test_impossible_counts_are_refused(violations, cases):
+    with pytest.raises(ValueError, match="violations in"):
+        violation_bound(violations, cases)

@@ -1,0 +1,117 @@
+"""Constraints from a plant's limits, and the filter in the plant's loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom.core import draws
+from worldloom.envs.plant import reactor
+from worldloom.safety import ControlState, filter_action, initial_memory, validate_constraints
+from worldloom.train.plant_safety import (
+    constraint_text,
+    constraints_for,
+    constraints_from,
+    safest_action,
+)
+
+EMERGENCY = {"jacket_setpoint": 280.0, "feed": 80.0}
+
+
+@pytest.fixture(scope="module")
+def world():
+    return reactor.make().base
+
+
+@pytest.fixture(scope="module")
+def constraints(world):
+    return constraints_for(world, emergency=EMERGENCY)
+
+
+def test_every_limit_of_the_plant_has_its_rows(constraints):
+    rows = dict(zip(constraints.names, constraints.hard, strict=True))
+    assert rows == {
+        "box:jacket_setpoint": True, "box:feed": True, "rate:jacket_setpoint": False,
+        "state:runaway": False, "state:quench": False,
+        "barrier:runaway": True, "barrier:quench": False,
+    }  # fmt: skip
+    np.testing.assert_allclose(constraints.rate, [0.5])  # 10 K of a range of 40 K, which spans 2
+
+
+def test_margins_are_those_of_the_plant(world, constraints):
+    obs = jnp.asarray([0.5, 362.0, 300.0, 350.0, 0.5])
+    state = ControlState(obs, initial_memory(constraints, jnp.zeros(2)))
+    margins = validate_constraints(state, jnp.asarray([0.5, 0.0]), constraints)
+    found = dict(zip(constraints.names, np.asarray(margins), strict=True))
+    following = world.model()(obs, jnp.asarray([0.5, 0.0]))
+    assert found["state:runaway"] == pytest.approx(375.0 - 362.0, abs=1e-3)
+    assert found["barrier:runaway"] == pytest.approx(
+        375.0 - float(following[1]) - 0.8 * 13.0, abs=1e-3
+    )
+
+
+def test_bounds_that_were_changed_in_the_world_count(world):
+    other = constraints_for(reactor.make(runaway=366.0).base, emergency=EMERGENCY)
+    assert float(other.barrier.offset[0]) == 366.0
+
+
+def test_options_become_rows(world):
+    made = constraints_for(world, emergency=EMERGENCY, trip=True, lookahead=5, gamma=0.5)
+    rows = dict(zip(made.names, made.hard, strict=True))
+    assert rows["state:runaway"] is True
+    assert rows["state:quench"] is False
+    assert rows["lookahead:runaway"] is True
+    assert made.horizon == 5
+    np.testing.assert_allclose(made.gamma, 0.5)
+
+
+def test_the_text_is_a_file_that_gives_the_same_constraints(world, constraints, tmp_path):
+    path = tmp_path / "reactor.yaml"
+    path.write_text(constraint_text(world, emergency=EMERGENCY))
+    again = constraints_from(world, path)
+    assert again.names == constraints.names
+    mine, others = (jax.tree.leaves(x.replace(model=None)) for x in (again, constraints))
+    for a, b in zip(mine, others, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_safest_action_of_the_reactor_cools(world):
+    assert safest_action(world)[0] == -1.0
+
+
+def test_an_emergency_that_leaves_an_actuator_out_is_refused(world):
+    with pytest.raises(ValueError, match="reactor: emergency: feed is missing"):
+        constraints_for(world, emergency={"jacket_setpoint": 280.0})
+    with pytest.raises(ValueError, match="'fed'; did you mean 'feed'"):
+        constraints_for(world, emergency=EMERGENCY | {"fed": 1.0})
+
+
+def test_a_policy_that_heats_runs_away_alone_and_not_behind_the_filter(world, constraints):
+    """256 disturbed reactors with all heating on: the limit is crossed without the filter only."""
+    params = world.default_params()
+
+    def play(key, filtered):
+        first, key = draws.split(key)
+        state, step = world.reset(first, params)
+        memory = initial_memory(constraints, jnp.zeros(2))
+
+        def go(carry, key):
+            state, obs, memory = carry
+            wanted = jnp.asarray([1.0, 1.0])
+            action, report = filter_action(wanted, ControlState(obs, memory), constraints)
+            action = jnp.where(filtered, action, wanted)
+            state, step = world.step(key, state, action, params)
+            out = (step.info.safety.margins[0], report.emergency, report.intervened)
+            return (state, step.obs, report.memory), out
+
+        return jax.lax.scan(go, (state, step.obs, memory), draws.split(key, 100))[1]
+
+    run = jax.jit(jax.vmap(play, (0, None)), static_argnums=())
+    keys = draws.split(jax.random.key(0), 256)
+    alone, _, _ = run(keys, False)
+    margin, emergency, intervened = run(keys, True)
+    assert (alone.min(axis=1) < 0.0).mean() > 0.9
+    # The feed's temperature wanders by 0.6 K a step, which the barrier was not told of.
+    assert margin.min() > -0.5
+    assert intervened.mean() > 0.5
+    assert emergency.mean() < 0.05
