@@ -225,8 +225,9 @@ def test_the_deadline_answers_over_http(served, client_of, usual, bundle):
     assert status == 200
     assert (answer["late"], answer["emergency"], answer["reason"]) == (True, True, "deadline")
     assert answer["action"] == bundle.initial_memory()["fallback"].tolist()
-    assert json.loads(controller.journal.path.read_text().splitlines()[1])["kind"] == "emergency"
     client.close()
+    lines = controller.journal.path.read_text().splitlines()
+    assert "emergency" in {json.loads(line)["kind"] for line in lines}
 
 
 def test_without_a_token_only_this_machine_by_its_name_is_answered(served, client_of, usual):

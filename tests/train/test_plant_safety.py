@@ -33,7 +33,7 @@ def test_every_limit_of_the_plant_has_its_rows(constraints):
     assert rows == {
         "box:jacket_setpoint": True, "box:feed": True, "rate:jacket_setpoint": False,
         "state:runaway": False, "state:quench": False,
-        "barrier:runaway": True, "barrier:quench": False,
+        "barrier:runaway": True, "barrier:quench": False, "lookahead:runaway": True,
     }  # fmt: skip
     np.testing.assert_allclose(constraints.rate, [0.5])  # 10 K of a range of 40 K, which spans 2
 
@@ -46,12 +46,12 @@ def test_margins_are_those_of_the_plant(world, constraints):
     following = world.model()(obs, jnp.asarray([0.5, 0.0]))
     assert found["state:runaway"] == pytest.approx(375.0 - 362.0, abs=1e-3)
     assert found["barrier:runaway"] == pytest.approx(
-        375.0 - float(following[1]) - 0.8 * 13.0, abs=1e-3
+        370.0 - float(following[1]), abs=1e-3  # 5 K, a twentieth of the range, are kept back
     )
 
 
 def test_bounds_that_were_changed_in_the_world_count(world):
-    other = constraints_for(reactor.make(runaway=366.0).base, emergency=EMERGENCY)
+    other = constraints_for(reactor.make(runaway=366.0).base, emergency=EMERGENCY, reserve=0.0)
     assert float(other.barrier.offset[0]) == 366.0
 
 
@@ -86,11 +86,14 @@ def test_an_emergency_that_leaves_an_actuator_out_is_refused(world):
         constraints_for(world, emergency=EMERGENCY | {"fed": 1.0})
 
 
-def test_a_policy_that_heats_runs_away_alone_and_not_behind_the_filter(world, constraints):
-    """256 disturbed reactors with all heating on: the limit is crossed without the filter only."""
-    params = world.default_params()
+@pytest.fixture(scope="module")
+def play(world):
+    """play(constraints, params, filtered): the margin (256, 100) to the limit, and emergencies.
 
-    def play(key, filtered):
+    256 reactors under a policy that heats as much as it can.
+    """
+
+    def one(key, constraints, params, filtered):
         first, key = draws.split(key)
         state, step = world.reset(first, params)
         memory = initial_memory(constraints, jnp.zeros(2))
@@ -101,17 +104,39 @@ def test_a_policy_that_heats_runs_away_alone_and_not_behind_the_filter(world, co
             action, report = filter_action(wanted, ControlState(obs, memory), constraints)
             action = jnp.where(filtered, action, wanted)
             state, step = world.step(key, state, action, params)
-            out = (step.info.safety.margins[0], report.emergency, report.intervened)
+            out = (step.info.safety.margins[0], report.emergency)
             return (state, step.obs, report.memory), out
 
         return jax.lax.scan(go, (state, step.obs, memory), draws.split(key, 100))[1]
 
-    run = jax.jit(jax.vmap(play, (0, None)), static_argnums=())
-    keys = draws.split(jax.random.key(0), 256)
-    alone, _, _ = run(keys, False)
-    margin, emergency, intervened = run(keys, True)
-    assert (alone.min(axis=1) < 0.0).mean() > 0.9
-    # The feed's temperature wanders by 0.6 K a step, which the barrier was not told of.
-    assert margin.min() > -0.5
-    assert intervened.mean() > 0.5
-    assert emergency.mean() < 0.05
+    run = jax.jit(jax.vmap(one, (0, None, None, None)))
+    return lambda *args: [np.asarray(x) for x in run(draws.split(jax.random.key(0), 256), *args)]
+
+
+def test_what_is_promised_under_the_model_holds_when_the_plant_is_the_model(
+    world, constraints, play
+):
+    calm = reactor.make(disturbance=0.0).base.default_params()
+    alone, _ = play(constraints, calm, False)
+    assert (alone.min(axis=1) < 0.0).mean() > 0.9  # without the filter they run away
+    margin, emergency = play(constraints, calm, True)
+    assert emergency.sum() == 0
+    tolerance = float(constraints.tolerance[constraints.names.index("lookahead:runaway")])
+    assert margin.min() >= 5.0 - tolerance  # the reserve is kept
+    assert margin.min() < 5.1  # and no more than that
+
+
+def test_disturbed_reactors_need_the_reserve(world, constraints, play):
+    """The feed's temperature wanders, which the model knows nothing of."""
+    params = world.default_params()
+    larger = constraints.replace(
+        barrier=constraints.barrier.replace(offset=constraints.barrier.offset - 5.0),
+        lookahead=constraints.lookahead.replace(offset=constraints.lookahead.offset - 5.0),
+    )
+    none = constraints.replace(
+        barrier=constraints.barrier.replace(offset=constraints.barrier.offset + 5.0),
+        lookahead=constraints.lookahead.replace(offset=constraints.lookahead.offset + 5.0),
+    )
+    crossed = [(play(c, params, True)[0].min(axis=1) < 0.0).mean() for c in (none, larger)]
+    assert crossed[0] > 0.1
+    assert crossed[1] < 0.05

@@ -342,7 +342,7 @@ class _Stage(NamedTuple):
         count = c.searches + 1
         shares = jnp.arange(count, dtype=last.dtype)[::-1] / count
         points = jnp.clip(fallback + shares[:, None] * (last - fallback), self.low, self.high)
-        points = points.at[-1].set(fallback)
+        points = jnp.concatenate([points[:-1], fallback[None]])
         margins, uncertainties = jax.vmap(lambda u: model_margins(obs, u, c))(points)
         no = jnp.asarray(False)
         made = [_Choice(points[i], margins[i], uncertainties[i], no) for i in range(count)]

@@ -25,10 +25,11 @@ MOST_CORNERS = 4  # actuators whose combinations are all tried
 def constraints_for(
     world: PlantWorld,
     *,
-    gamma: float = 0.2,
+    gamma: float = 1.0,
+    reserve: float = 0.05,
     emergency: Mapping[str, float] | None = None,
     trip: bool = False,
-    lookahead: int = 0,
+    lookahead: int = 10,
     latch_after: int = 3,
     backup: Callable[[Array], Array] | None = None,
 ) -> SafetyConstraints:
@@ -37,11 +38,15 @@ def constraints_for(
     Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
     are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
     rates. emergency: physical values by actuator; `safest_action` where it is not given.
+
     lookahead: steps for which hard limits must hold if `backup` (obs (n,) -> action (m,), the
-    emergency action by default) takes over.
+    emergency action by default) takes over; 0: none. A barrier looks one step ahead, which is too
+    late where an actuator acts with a lag: behind a barrier alone the reactor runs away. reserve:
+    the share of a signal's range by which barriers and lookahead stay away from its hard limits,
+    for what the model does not know; with 0, a plant that is disturbed at the very edge crosses it.
     """
     text = constraint_text(
-        world, gamma=gamma, emergency=emergency, trip=trip, lookahead=lookahead,
+        world, gamma=gamma, reserve=reserve, emergency=emergency, trip=trip, lookahead=lookahead,
         latch_after=latch_after,
     )  # fmt: skip
     plant = world.plant
@@ -65,15 +70,19 @@ def constraints_from(
 def constraint_text(
     world: PlantWorld,
     *,
-    gamma: float = 0.2,
+    gamma: float = 1.0,
+    reserve: float = 0.05,
     emergency: Mapping[str, float] | None = None,
     trip: bool = False,
-    lookahead: int = 0,
+    lookahead: int = 10,
     latch_after: int = 3,
 ) -> str:
     """What `constraints_for` says, as the text of a constraint file."""
     plant = world.plant
+    if not 0.0 <= reserve < 1.0:
+        raise ValueError(f"{plant.name}: reserve={reserve:g}; it is a share of a signal's range")
     where = _emergency(world, emergency)
+    ranges = {s.name: s.high - s.low for s in plant.observation}
     units = {s.name: s.unit for s in (*plant.observation, *plant.action)}
     bounds = np.asarray(world.params.bounds)
     lines = ["emergency:"]
@@ -85,9 +94,12 @@ def constraint_text(
         if limit.kind == "rate":
             parts["rate"].append(f"{limit.signal}: {{at_most: {quantity}, hard: {hard}}}")
             continue
-        row = f"{limit.name}: {{signal: {limit.signal}, {limit.kind}: {quantity}"
         trips = str(trip and limit.hard).lower()
-        parts["state"].append(f"{row}, hard: {trips}}}")
+        row = f"{limit.name}: {{signal: {limit.signal}, {limit.kind}: "
+        parts["state"].append(f"{row}{quantity}, hard: {trips}}}")
+        kept = reserve * ranges[limit.signal] * limit.hard
+        bound = bound - kept if limit.kind == "at_most" else bound + kept
+        row += f"{bound:.9g} {units[limit.signal]}".rstrip()
         parts["barriers"].append(f"{row}, hard: {hard}, gamma: {gamma:.9g}}}")
         if lookahead and limit.hard:
             parts["lookahead"].append(f"{row}}}")

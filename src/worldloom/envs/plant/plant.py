@@ -194,9 +194,9 @@ class PlantWorld:
             ]
         )  # fmt: skip
         # One lookup for all limits: margins computed one by one would be as many small arrays.
-        value = jnp.concatenate([obs, u - last])[where]
+        value: Array = jnp.concatenate([obs, u - last])[where]
         value = jnp.where(rate, jnp.abs(value), value)
-        margin = sign.astype(np.float32) * (params.bounds - value)
+        margin = jnp.asarray(sign, jnp.float32) * (params.bounds - value)
         return SafetyMetrics(margin, jnp.maximum(-margin, 0.0), margin < 0.0)
 
     def model(self, params: PlantParams | None = None) -> Callable[[Array, Array], Array]:
