@@ -46,7 +46,8 @@ def test_margins_are_those_of_the_plant(world, constraints):
     following = world.model()(obs, jnp.asarray([0.5, 0.0]))
     assert found["state:runaway"] == pytest.approx(375.0 - 362.0, abs=1e-3)
     assert found["barrier:runaway"] == pytest.approx(
-        370.0 - float(following[1]), abs=1e-3  # 5 K, a twentieth of the range, are kept back
+        370.0 - float(following[1]),
+        abs=1e-3,  # 5 K, a twentieth of the range, are kept back
     )
 
 

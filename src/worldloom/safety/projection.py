@@ -1,10 +1,13 @@
 """The nearest action in a box that satisfies linear rows."""
 
+import functools
+import operator
+
 import jax
 import jax.numpy as jnp
 
 from worldloom.core.types import Array
-from worldloom.safety.short import every, largest, smallest, total
+from worldloom.safety.short import largest, smallest, total
 
 FAR = 1e6  # in lengths of a row: no multiplier is as large that means anything
 NEGLIGIBLE = 1e-7  # of a row's largest weight: smaller ones do nothing within a box of float32
@@ -73,16 +76,30 @@ def _multiplier(point: Array, row: Array, bound: Array, low: Array, high: Array)
     violated and the first one at which it holds, it is a straight line. If it never holds, t is the
     time after which nothing moves any more.
     """
-    moves = row != 0.0
-    safe = jnp.where(moves, row, 1.0)
-    ends = jnp.concatenate([(point - low) / safe, (point - high) / safe])
-    ends = jnp.where(jnp.concatenate([moves, moves]), jnp.maximum(ends, 0.0), 0.0)
-    times = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])
-    reached = total(jnp.clip(point - times[:, None] * row, low, high) * row)
-    over = reached > bound
-    begin = largest(jnp.where(over, times, 0.0))
-    end = smallest(jnp.where(over, jnp.inf, times))
-    above = smallest(jnp.where(over, reached, jnp.inf))
-    below = largest(jnp.where(over, -jnp.inf, reached))
+    actuators = list(zip(point, row, low, high, strict=True))
+
+    def reached(time: Array) -> Array:
+        ends = [jnp.clip(p - time * a, lo, hi) * a for p, a, lo, hi in actuators]
+        return functools.reduce(operator.add, ends)
+
+    zero = jnp.zeros((), point.dtype)
+    times = [zero]
+    for p, a, lo, hi in actuators:
+        moves = a != 0.0
+        safe = jnp.where(moves, a, 1.0)
+        times += [jnp.where(moves, jnp.maximum((p - end) / safe, 0.0), 0.0) for end in (lo, hi)]
+    # Number by number, and not as a table of all times: in a batch this is a few kernels over
+    # rows of thousands, where the table would be dozens of them over rows of two or three.
+    begin, end, above, below, latest = zero, jnp.inf, jnp.inf, -jnp.inf, zero
+    violated, never = reached(zero) > bound, jnp.asarray(True)
+    for time in times:
+        value = reached(time)
+        over = value > bound
+        begin = jnp.maximum(begin, jnp.where(over, time, 0.0))
+        end = jnp.minimum(end, jnp.where(over, jnp.inf, time))
+        above = jnp.minimum(above, jnp.where(over, value, jnp.inf))
+        below = jnp.maximum(below, jnp.where(over, -jnp.inf, value))
+        never &= over
+        latest = jnp.maximum(latest, time)
     between = begin + (above - bound) / (above - below) * (end - begin)
-    return jnp.where(every(over), largest(times), jnp.where(over[0], between, 0.0))
+    return jnp.where(never, latest, jnp.where(violated, between, 0.0))
