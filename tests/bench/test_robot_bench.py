@@ -229,15 +229,19 @@ def test_walks_are_trained_with_the_defaults_and_the_prior_is_the_only_differenc
     from worldloom.train.robot_config import RobotTrainConfig
 
     plain, amp = robot_learning.settings("walk"), robot_learning.settings("walk_amp")
-    assert plain == RobotTrainConfig()
+    usual = RobotTrainConfig()
+    annealed = replace(usual.ppo, anneal_updates=usual.updates, final_learning_rate=3e-5)
+    assert plain == replace(usual, ppo=annealed)
     assert amp.amp.weight > 0.0
     assert replace(amp, amp=plain.amp) == plain
-    assert robot_learning.command(plain) == "worldloom train biped --seed 0"
+    rate = "--ppo.anneal-updates 400 --ppo.final-learning-rate 3e-05"
+    assert robot_learning.command(plain) == f"worldloom train biped --seed 0 {rate}"
     stand = robot_learning.settings("stand", updates=7, eval_every=3)
     assert robot_learning.command(stand).endswith(
-        "--seed 0 --task stand --updates 7 --eval-every 3"
+        "--seed 0 --task stand --updates 7 --eval-every 3 --ppo.anneal-updates 7 "
+        "--ppo.final-learning-rate 3e-05"
     )
-    assert robot_learning.command(amp).endswith(f"--amp.weight {amp.amp.weight}")
+    assert f"--amp.weight {amp.amp.weight} " in robot_learning.command(amp)
 
 
 def test_pushes_count_where_a_robot_that_holds_its_pose_falls():

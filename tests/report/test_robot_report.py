@@ -209,7 +209,8 @@ def test_the_page_fits_the_screen_and_loads_nothing(walk, browser, width):
     view.get_by_text("Interactive replay in 3D").click()
     opened = view.url
     view.close()
-    assert wrong == []
+    # What a driver says of its own speed is not the page's fault.
+    assert [text for text in wrong if "GL Driver Message" not in text] == []
     # Learning, its six small ones, bars of the terms, three terms, four inside, four of the prior.
     assert len(charts) == 1 + 6 + 1 + 3 + 4 + 4
     assert all(left >= 0 and right <= width for left, right in charts)

@@ -34,12 +34,17 @@ def kept(function: Callable[..., PyTree], key: bytes, *args: PyTree) -> Callable
     name = hashlib.sha256(key + told.encode()).hexdigest()[:32]
     path = Path(cache) / FOLDER / name
     try:
-        return export.deserialize(bytearray(path.read_bytes())).call
+        made = export.deserialize(bytearray(path.read_bytes()))
     except Exception:  # not there, or no longer understood
-        made = export.export(jax.jit(function), platforms=[platform])(*shapes)
+        structure = jax.tree.structure(shapes)
+
+        def flat(*leaves: Any) -> PyTree:  # what is exported knows no structs of ours
+            return function(*jax.tree.unflatten(structure, leaves))
+
+        made = export.export(jax.jit(flat), platforms=[platform])(*jax.tree.leaves(shapes))
         _write(path, bytes(made.serialize()))
-        # Called as it will be when it is read: XLA must find the same program in its own cache.
-        return made.call
+    # Called as it will be when it is read: XLA must find the same program in its own cache.
+    return lambda *args: made.call(*jax.tree.leaves(args))
 
 
 def _write(path: Path, content: bytes) -> None:
