@@ -141,6 +141,7 @@ def engine_in_jit(name: str, setup: Setup, stage: Stage) -> None:
     from jax.sharding import PartitionSpec
 
     from worldloom.bench.timer import compiled
+    from worldloom.core.compiling import quick_compile
     from worldloom.core.mesh import BATCH_AXIS, device_mesh
 
     engine, physics, targets = scene(name, setup["batch"], setup["steps_in_block"])
@@ -161,7 +162,8 @@ def engine_in_jit(name: str, setup: Setup, stage: Stage) -> None:
             check_vma=False,
         )  # fmt: skip
     args = jax.tree.map(jnp.asarray, (physics, targets))
-    program, seconds = compiled(play, *args)
+    options = quick_compile() if name == "mjx" else None
+    program, seconds = compiled(play, *args, compiler_options=options)
 
     def block() -> Any:
         return jax.block_until_ready(program(*args))

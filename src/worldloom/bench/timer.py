@@ -63,10 +63,15 @@ def interleave(
     return {name: Timing(tuple(taken)) for name, taken in samples.items()}
 
 
-def compiled(fn: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> tuple[Any, float]:
+def compiled(
+    fn: Callable[..., Any],
+    *args: Any,
+    donate: tuple[int, ...] = (),
+    compiler_options: dict[str, Any] | None = None,
+) -> tuple[Any, float]:
     """`fn` compiled for arguments like `args`, and the seconds that took (tracing included)."""
     start = time.perf_counter()
-    program = jax.jit(fn, donate_argnums=donate).lower(*args).compile()
+    program = jax.jit(fn, donate_argnums=donate).lower(*args).compile(compiler_options)
     return program, time.perf_counter() - start
 
 

@@ -186,10 +186,17 @@ def spread_over(mesh: Mesh) -> UpdateState:
 class OnPolicyTrainer:
     """An `UpdateState` and the program that advances it, for the chunk driver."""
 
-    def __init__(self, loop: OnPolicy, params: PyTree, seed: int, chunk: int):
+    def __init__(
+        self,
+        loop: OnPolicy,
+        params: PyTree,
+        seed: int,
+        chunk: int,
+        compiler_options: dict[str, Any] | None = None,
+    ):
         self.loop = loop
         self.params = params if loop.mesh is None else replicate(params, loop.mesh)
-        self._updates = Repeated(loop.update, chunk)
+        self._updates = Repeated(loop.update, chunk, compiler_options)
         start = Jitted(loop.init)
         self.run: UpdateState = self._spread(start(jax.random.key(seed), params))
         self._start_seconds = start.compile_seconds

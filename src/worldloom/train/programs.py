@@ -15,8 +15,13 @@ from worldloom.core.types import PyTree
 class Jitted:
     """A jitted function that compiles ahead of its first call and counts the seconds."""
 
-    def __init__(self, function: Callable[..., Any], donate: tuple[int, ...] = ()):
-        self._jit = jax.jit(function, donate_argnums=donate)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        donate: tuple[int, ...] = (),
+        compiler_options: dict[str, Any] | None = None,
+    ):
+        self._jit = jax.jit(function, donate_argnums=donate, compiler_options=compiler_options)
         self._compiled: Any = None
         self.compile_seconds = 0.0
 
@@ -35,10 +40,15 @@ class Repeated:
     is donated, `shared` is not.
     """
 
-    def __init__(self, step: Callable[..., tuple[PyTree, PyTree]], chunk: int):
+    def __init__(
+        self,
+        step: Callable[..., tuple[PyTree, PyTree]],
+        chunk: int,
+        compiler_options: dict[str, Any] | None = None,
+    ):
         # Traced once, though it is asked for its shapes first; inlined, it is no call of its own.
         self._step, self._chunk = jax.jit(step, inline=True), chunk
-        self._run = Jitted(self._many, donate=(0,))
+        self._run = Jitted(self._many, (0,), compiler_options)
 
     @property
     def compile_seconds(self) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 
 from worldloom.algos.amp import AMP, StylePrior
 from worldloom.algos.ppo import PPO, Apart, PPOState
+from worldloom.core.compiling import quick_compile
 from worldloom.core.mesh import BATCH_AXIS, device_mesh
 from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, Key, PyTree, TimeStep
@@ -119,7 +120,9 @@ def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
     mesh = device_mesh(config.devices) if config.devices > 1 else None
     prior = make_prior(config, env) if config.amp.weight > 0.0 else None
     loop = OnPolicy(as_pure(env), ppo, outcomes, prior, mesh)
-    return OnPolicyTrainer(loop, env.params, config.seed, config.chunk)
+    # MJX is by far the most of a program that it is in.
+    options = quick_compile() if config.engine == "mjx" else None
+    return OnPolicyTrainer(loop, env.params, config.seed, config.chunk, options)
 
 
 def make_act(config: RobotTrainConfig, env: RobotWorld) -> Act:
