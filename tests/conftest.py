@@ -8,6 +8,10 @@ import pytest
 
 # Before anything imports jax. Tests compare with exact figures: all of them run on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of what the tests take is compiling. Options for that alone: see worldloom.core.compiling.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+)
 if "WORLDLOOM_TEST_CACHE" in os.environ:
     # A folder to keep compiled programs in from session to session. Measured: a second session
     # needs 0.4 of the processor time, the first one 1.1 of it; so only where one is named.
