@@ -319,6 +319,16 @@ def test_report_writes_the_page_of_a_result_beside_it(call, tmp_path, result):
     assert "<html" in (tmp_path / "result.html").read_text()
 
 
+def test_an_extra_that_is_missing_is_one_line_with_the_remedy(call, monkeypatch):
+    from worldloom.track import trackers
+
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    code, _, said = call("train treasurehunt --track tensorboard")
+    assert code == 2
+    assert said.count("\n") == 1
+    assert "pip install 'worldloom[track]'" in said
+
+
 def test_output_that_nobody_reads_is_no_error():
     code = "from worldloom.cli import main; import sys; sys.exit(main(['envs', '--json']))"
     process = subprocess.Popen(

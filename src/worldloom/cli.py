@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:  # the last: an extra that is missing
         print(f"worldloom {name}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -66,6 +66,32 @@ def test_a_policy_is_worth_what_the_simulator_pays_it(gain, bias, logged):
     assert metrics["critic_loss"][-100:].mean() < 0.1 * metrics["critic_loss"][:20].mean()
 
 
+def test_a_return_of_few_steps_leaves_out_what_follows_them():
+    """Values go on after a cut log; the returns that they stand beside do not."""
+    (x, u, reward, after, last), _ = play(lambda x: 0.2 - 0.5 * x, 400, noise=0.5, steps=5)
+    short = from_columns(x[:, None], u[:, None], reward, after[:, None], last & False, last)
+    found, whole = (
+        fitted_q_evaluation(policy_of(-1.0, 0.8), short, jax.random.key(0), QUICK, horizon=n)[0]
+        for n in (5, None)
+    )
+    truth, endless = (
+        play(lambda x: 0.8 - x, 20_000, 0.0, steps=n, seed=1)[1].mean() for n in (5, 100)
+    )
+    assert abs(found.value - truth) < 0.1 * abs(truth) + 0.1
+    assert abs(whole.value - endless) < 0.1 * abs(endless) + 0.1
+    assert endless - truth > 1.0
+
+
+def test_usual_settings_are_enough_for_values_to_settle(chain):
+    """B pays 1 for ever: at 0.99 that is worth 100, far from where values begin."""
+    dataset, _ = chain(False)
+    still = PolicyState((jnp.float32(0.0), jnp.float32(0.0)), jnp.zeros(2), jnp.ones(2), first)
+    config = FQEConfig(hidden=(64, 64), updates=10_000, batch_size=32)
+    found, told = fitted_q_evaluation(still, dataset, jax.random.key(0), config)
+    np.testing.assert_allclose(found.value, 99.0, rtol=0.05)
+    assert told["q"].shape == (10_000,)
+
+
 def test_better_policies_are_told_from_worse(logged):
     values = [
         fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(1), QUICK)[0].value

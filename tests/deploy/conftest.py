@@ -119,7 +119,7 @@ class Client:
             body = json.dumps(body).encode()
         self._link.request(method, path, body, given | (headers or {}))
         answer = self._link.getresponse()
-        content = answer.read()
+        content, self.headers = answer.read(), answer.headers
         if answer.getheader("connection") == "close":
             self._link.close()
         kind = answer.getheader("content-type", "")

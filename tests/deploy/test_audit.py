@@ -61,6 +61,8 @@ def test_a_log_that_was_left_alone_is_sound(kept, bundle):
     assert (found.problem, found.records, found.answers, found.starts) == (None, 23, 19, 1)
     assert found.plants == {"p0", "p1", "p2"}
     assert found.policy == bundle.digest
+    start = json.loads(kept.read_text().splitlines()[0])
+    assert start["signals"] == bundle.manifest["signals"]  # what numbers mean is on record, too
 
 
 def test_every_answer_comes_out_again_bit_for_bit(kept, bundle):
@@ -147,6 +149,24 @@ def test_a_memory_that_does_not_follow_is_found(log):
 
     rewrite(log, forge)
     assert "is not what the record before left behind" in verify_log(log).problem
+
+
+def test_a_plant_that_does_not_begin_at_the_beginning_is_found(log, bundle):
+    begun = set()
+
+    def forge(row):
+        if row.get("plant") == "p1":
+            for part in ("memory", "after"):
+                row[part]["step"] += 1
+            row["report"]["step"] += 1
+            begun.add(row["seq"])
+
+    rewrite(log, forge)
+    assert verify_log(log).problem is None  # without the bundle nobody knows where a plant begins
+    found = replay_log(log, bundle)
+    assert (found.different, found.first) == (
+        1, f"record {min(begun)}: memory.step differs by inf",
+    )  # fmt: skip
 
 
 def test_answers_of_another_policy_are_found(kept, log):

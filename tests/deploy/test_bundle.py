@@ -181,6 +181,12 @@ def test_a_file_that_is_missing_is_named(broken):
         ({"digest": "0" * 64}, "names policy 000000000000, its programs are"),
         ({"memory": ["previous"]}, "remembers or reports other things"),
         ({"batch_sizes": None}, "has no batch_sizes"),
+        ({"batch_sizes": []}, "lacks something or garbles it"),
+        ({"batch_sizes": ["8"]}, "lacks something or garbles it .TypeError"),
+        ({"signals": {"observation": []}}, "lacks something or garbles it .KeyError.'action'"),
+        ({"constraints": [{"name": "box"}]}, "lacks something or garbles it .KeyError.'scale'"),
+        ({"drift": {}}, "lacks something or garbles it .KeyError.'mean'"),
+        ({"self_test": {}}, "lacks something or garbles it .KeyError.'tolerance'"),
         ({"files": {"../../etc/passwd": "0"}}, "is no name of a file in a bundle"),
         ({"files": {}}, "does not list control.jax"),
     ],
@@ -214,6 +220,15 @@ def test_nothing_is_written_over_a_folder_that_is_no_bundle(small_plant, tmp_pat
         export(small_plant, tmp_path / "thesis")
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter"]
     assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_a_log_kept_in_a_bundle_is_not_lost(small_plant, bundle_folder, tmp_path, contents):
+    folder = shutil.copytree(bundle_folder, tmp_path / "bundle")
+    (folder / "audit.jsonl").write_text("{}")
+    before = contents(folder)
+    with pytest.raises(ValueError, match=r"also holds audit\.jsonl, which is not of the bundle"):
+        export(small_plant, folder)
+    assert contents(folder) == before
 
 
 def test_a_bundle_that_cannot_be_replaced_stays_as_it_was(

@@ -214,6 +214,7 @@ def test_a_plant_that_asks_too_often_is_told_when_to_come_back(served, client_of
     client = client_of(address)
     obs = usual(1)[0].tolist()
     assert [client.act("a", obs)[0] for _ in range(4)] == [200, 200, 429, 429]
+    assert client.headers["retry-after"] == "1"  # whole seconds: HTTP knows no others
     assert client.act("b", obs)[0] == 200
     client.close()
 
@@ -236,6 +237,9 @@ def test_without_a_token_only_this_machine_by_its_name_is_answered(served, clien
     assert client.act("a", usual(1)[0].tolist())[0] == 200
     status, told = client.send("GET", "/policy", headers={"Host": "evil.example"})
     assert (status, told["detail"]) == (403, "host 'evil.example' is not this machine")
+    for host, wanted in (("localhost", 200), ("[::1]:80", 200), ("127.0.0.2:80", 200),
+                         ("127.0.0.1.evil.example", 403), ("", 403)):  # fmt: skip
+        assert client.send("GET", "/policy", headers={"Host": host})[0] == wanted, host
     client.close()
 
 

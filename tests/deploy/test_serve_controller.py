@@ -170,6 +170,42 @@ def test_a_program_that_fails_leads_to_the_emergency_action(bundle, log, usual):
     assert answer["content"]["reason"] == "RuntimeError: the device is gone"
 
 
+def fail_once(journal, monkeypatch):
+    """The next thing that is written meets with a mistake of ours, and not with the disk."""
+    real, failures = journal.append, iter([TypeError("no such number")])
+
+    def append(records):
+        for failure in failures:
+            raise failure
+        return real(records)
+
+    monkeypatch.setattr(journal, "append", append)
+
+
+def test_a_failure_after_a_batch_was_claimed_is_answered(bundle, log, usual, monkeypatch):
+    async def story(controller):
+        fail_once(controller.journal, monkeypatch)
+        async with asyncio.timeout(10):
+            return await controller.act("a", usual(1)[0]), await controller.act("a", usual(1)[0])
+
+    first, second = run(bundle, log, story, deadline=60.0)
+    assert first["content"]["reason"] == "TypeError: no such number"
+    assert second["kind"] == "act"
+    assert replay_log(log, bundle).different == 0
+
+
+def test_a_change_that_fails_does_not_hold_up_the_next(bundle, log, monkeypatch):
+    async def story(controller):
+        fail_once(controller.journal, monkeypatch)
+        async with asyncio.timeout(10):
+            with pytest.raises(TypeError):
+                await controller.override("a", None)
+            return await controller.override("a", None)
+
+    assert run(bundle, log, story)["kind"] == "override"
+    assert verify_log(log).problem is None
+
+
 def test_without_a_record_there_is_no_answer_and_no_new_memory(bundle, log, usual, monkeypatch):
     async def story(controller):
         await controller.act("a", usual(1)[0])

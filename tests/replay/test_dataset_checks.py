@@ -57,6 +57,14 @@ def test_what_is_not_finite_is_found(key, column, bad):
     assert report.fatal() is not None
 
 
+def test_what_is_too_large_for_a_learner_is_not_finite():
+    data = sound()
+    data["reward"] = data["reward"].astype(float)
+    data["reward"][17] = 1e39
+    report = check(data)
+    assert report.fatal().message == "row 17: reward is 1e+39"
+
+
 def test_a_nan_observation_is_told_once_and_not_as_a_broken_link():
     data = sound()
     data["obs"][17, 0] = np.nan

@@ -259,6 +259,14 @@ def test_estimates_of_an_earlier_epoch_are_marked(folder):
     assert "These are of epoch 20; the run has gone on since" in write_page(folder).read_text()
 
 
+def test_an_estimate_that_has_not_settled_is_marked(folder):
+    change(folder, "judgement.json", fqe_drift=0.01)
+    assert "has not settled" not in write_page(folder).read_text()
+    change(folder, "judgement.json", fqe_drift=0.3)
+    page = write_page(folder).read_text()
+    assert "still changed by 30 % in the last tenth of its updates" in page
+
+
 # Episodes ------------------------------------------------------------------------------------
 
 

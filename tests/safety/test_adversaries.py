@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safety_plants import many_rows, one_row, start
+from safety_plants import learned, many_rows, mixed_rows, one_row, start
 
-from worldloom.safety import adversaries
+from worldloom.safety import adversaries, emergency_action, make_constraints
 from worldloom.safety.adversaries import ADVERSARIES, attack, violation_bound
 from worldloom.safety.constraints import TOLERANCE
 
@@ -18,9 +18,8 @@ WRONGS = ("violations", "unbounded", "altered", "unfinished", "broken")
     ("make", "name", "cases"),
     [(one_row, name, CASES) for name in ADVERSARIES]
     # The curved plant with many rows takes 30 times as long.
-    + [
-        (many_rows, name, CASES // 5) for name in ("bang_bang", "nan_injector", "worst_disturbance")
-    ],
+    + [(many_rows, name, CASES // 5) for name in ("bang_bang", "nan_injector", "worst_disturbance")]
+    + [(learned, "worst_disturbance", CASES), (mixed_rows, "bang_bang", CASES)],
 )
 def test_no_adversary_gets_anything_past_the_filter(make, name, cases):
     found = attack(ADVERSARIES[name], make(), start, jax.random.key(3), cases, batch=2048)
@@ -47,6 +46,29 @@ def test_without_the_filter_the_adversaries_succeed(monkeypatch):
         assert found.violations > 0.1 * found.cases
         assert found.unbounded > 0.05 * found.cases
     assert found.broken > 0
+
+
+def test_a_filter_that_always_stops_is_found_out(monkeypatch):
+    """It violates nothing, and keeps safe actions from the plant."""
+    real = adversaries.filter_action
+
+    def timid(proposed, state, constraints):
+        _, report = real(proposed, state, constraints)
+        action = emergency_action(state, constraints)
+        stopped = report.memory.replace(previous=action)
+        return action, report.replace(emergency=jnp.asarray(True), memory=stopped)
+
+    monkeypatch.setattr(adversaries, "filter_action", timid)
+    found = attack(ADVERSARIES["uniform"], one_row(), start, jax.random.key(3), 1500, batch=150)
+    assert found.violations == 0
+    assert found.altered > 0.01 * found.cases
+
+
+def test_an_attack_on_a_box_alone_is_one():
+    box = make_constraints(3, [0.0, 0.0], low=-0.5, high=0.5)
+    found = attack(ADVERSARIES["gradient"], box, start, jax.random.key(3), 1000, batch=100)
+    assert found.interventions > 0.5 * found.cases
+    assert {wrong: int(getattr(found, wrong)) for wrong in WRONGS} == dict.fromkeys(WRONGS, 0)
 
 
 def test_a_disturbance_that_the_barrier_does_not_know_of_breaks_its_promise(monkeypatch):

@@ -152,6 +152,14 @@ def test_a_file_of_another_kind_is_refused(text):
         parse(text)
 
 
+def test_numbers_may_be_written_with_an_exponent_and_no_point():
+    """YAML itself takes 1e-3 for a text."""
+    text = TEXT.replace("gamma: 0.3", "gamma: 3e-1").replace("deviations: 1.5", "deviations: 1e0")
+    made = parse(text)
+    np.testing.assert_allclose(made.gamma[0], 0.3)
+    assert made.deviations == 1.0
+
+
 def test_a_rate_in_time_needs_the_length_of_a_step():
     with pytest.raises(ValueError, match=r"rate\.jacket\.at_most: .*length of a step is unknown"):
         parse(TEXT, step_seconds=None)

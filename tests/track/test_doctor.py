@@ -1,6 +1,7 @@
 """The doctor says what is there, and what is wrong."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import jax
@@ -30,9 +31,14 @@ def test_a_working_installation_is_healthy(no_cache_chosen, tmp_path):
     assert found["compilation_cache"]["folder"] == str(tmp_path / "programs")
     assert (tmp_path / "programs").is_dir()
     assert {"python", "jax", "flax", "numpy", "worldloom"} <= set(found["versions"])
-    assert set(found["optional"]) == {"torch", "pettingzoo", "gymnasium"}
+    assert found["optional"].keys() == doctor.OPTIONAL.keys()
     assert found["machine"]["devices"]
     json.dumps(plain(found), allow_nan=False)
+
+
+def test_every_extra_for_users_is_looked_for():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(doctor.OPTIONAL.values()) == set(project["optional-dependencies"]) - {"dev", "all"}
 
 
 def test_a_cache_that_cannot_be_written_is_a_problem_with_a_remedy(no_cache_chosen, tmp_path):
@@ -56,13 +62,14 @@ def test_a_compiler_that_computes_wrongly_is_a_problem(no_cache_chosen, tmp_path
 def test_the_findings_are_shown_with_what_is_missing(no_cache_chosen, tmp_path, capsys):
     no_cache_chosen.setenv("WORLDLOOM_CACHE", str(tmp_path))
     found = doctor.examine() | {
-        "optional": {"torch": False, "pettingzoo": True},
+        "optional": {"torch": False, "pettingzoo": True, "onnx": False, "onnxruntime": False},
         "problems": ["it leaks"],
         "healthy": False,
     }
     doctor.show(found)
     told = capsys.readouterr().out
     assert "not installed: torch  (pip install 'worldloom[torch]')" in told
+    assert "not installed: onnx, onnxruntime  (pip install 'worldloom[onnx]')" in told
     assert "pettingzoo" not in told
     assert "problem: it leaks" in told
     assert "something needs mending" in told

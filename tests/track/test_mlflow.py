@@ -242,6 +242,18 @@ def test_a_bundle_becomes_versions_of_a_registered_model(folder, client, tmp_pat
         assert (manifest.parent / "inner" / "policy.bin").read_bytes() == b"\x00\x01"
 
 
+def test_a_checkpoint_is_registered_with_all_that_loading_it_takes(folder, client):
+    (folder / "checkpoints" / "3").mkdir(parents=True)
+    about = ("config.json", "constraints.yaml", "data.npz", "tasks.json")  # of plants, of arc
+    for name in (*about, "checkpoints/3/state", "report.html"):
+        (folder / name).write_text('{"config": {}}')
+    register_model(folder, "plants")
+    place = client.get_model_version("plants", "1").source.split("/artifacts/")[1]
+    files = client.list_artifacts(run_of(client, folder).info.run_id, place)
+    found = {Path(file.path).name for file in files}
+    assert found == {*about, "checkpoints"}
+
+
 def test_what_is_no_model_is_refused_with_the_remedy(folder, tmp_path):
     with pytest.raises(ValueError, match="holds no complete checkpoint; train it"):
         register_model(folder, "x")

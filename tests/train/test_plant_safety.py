@@ -76,6 +76,11 @@ def test_the_text_is_a_file_that_gives_the_same_constraints(world, constraints, 
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_text_is_a_file_with_any_numbers(world):
+    made = constraints_for(world, emergency=EMERGENCY, gamma=1e-5, lookahead=0)
+    np.testing.assert_allclose(made.gamma, 1e-5)
+
+
 def test_the_safest_action_of_the_reactor_cools(world):
     assert safest_action(world)[0] == -1.0
 

@@ -46,6 +46,7 @@ def test_a_run_keeps_what_it_learned_from_and_what_came_of_it(finished):
 def test_off_policy_estimates_stand_beside_the_truth(finished):
     judged = json.loads((finished.folder / "judgement.json").read_text())
     assert judged["true_return"] == pytest.approx(finished.evaluation.bare.discounted.mean())
+    assert judged["fqe_drift"] > 0.0  # 20 updates are far too few
     assert len(judged["estimates"]) == 2  # scripted controllers say how likely their actions were
     for estimate in judged["estimates"]:
         assert estimate["low"] <= estimate["value"] <= estimate["high"]
@@ -60,6 +61,13 @@ def test_resuming_is_exact_to_the_bit(finished, tmp_path):
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_other_constraints_need_another_run(finished, tmp_path):
+    """A run goes on with the file it keeps: a new one would be ignored in silence."""
+    other = replace(TINY, epochs=5, constraints=str(tmp_path / "other.yaml"))
+    with pytest.raises(ValueError, match=r"other settings \(constraints\)"):
+        plant.run(other, finished.folder, resume=True)
 
 
 def test_a_loaded_run_acts_as_the_trained_one(finished):
@@ -113,6 +121,8 @@ def test_steps_after_an_episodes_end_count_for_nothing():
         ({"algo": "iqk"}, "algo='iqk' is not known"),
         ({"hyper": {"alpa": 1.0}}, "td3bc has no number 'alpa'"),
         ({"hyper": {"gamma": 2.0}}, "gamma=2"),
+        ({"hyper": {"alpha": "much"}}, "td3bc: alpha='much'; it must be a finite number"),
+        ({"hyper": {"alpha": float("nan")}}, "td3bc: alpha=nan"),
         ({"epochs": 0}, "epochs=0; it must be at least 1"),
         ({"hidden": ()}, "hidden"),
     ],
@@ -137,6 +147,9 @@ def test_a_broken_constraint_file_stops_before_anything_is_written(tmp_path):
     file.write_text("emergency: {jacket_setpoint: 290 kPa, feed: 100 L/min}\n")
     with pytest.raises(ValueError, match="kPa"):
         plant.run(replace(TINY, constraints=str(file)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"gone\.yaml: there is no such file"):
+        plant.run(replace(TINY, constraints=str(tmp_path / "gone.yaml")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -104,7 +104,8 @@ def discounted_returns(dataset: Dataset, gamma: float) -> Array:
 def gaussian_log_prob(policy: PolicyState, dataset: Dataset) -> Array:
     """Log-densities (N,) of the data's actions under a policy that adds noise to what it does.
 
-    Like those of the log, they are of actions before these are clipped to [-1, 1].
+    They are of actions before these are clipped to [-1, 1]: what clipping gathers at the very ends
+    has no density, and is not asked about. Logs of our own controllers have nothing there.
     """
     noise = jnp.asarray(policy.noise, jnp.float32)
     if not bool((noise > 0.0).all()):

@@ -9,6 +9,7 @@ while True:
 """
 
 import io
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 from worldloom.deploy.artifact import KEY_WORDS, MEMORY, REPORT, Rows, pad
 from worldloom.deploy.bundle_folder import KIND, VERSION, read_folder
+from worldloom.deploy.drift import Drift
 from worldloom.deploy.program import Program
 
 TOLERANCE = 1e-5  # of the self-test, in units of each number's scale
@@ -190,6 +192,21 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], programs: dict[str, 
     for name, kind in expected.items():
         if not isinstance(manifest.get(name), kind):
             raise ValueError(f"{folder}: manifest.json has no {name}; export the policy again")
+    try:
+        signals = [s for part in ("observation", "action") for s in manifest["signals"][part]]
+        named = [str(entry["name"]) for entry in (*signals, *manifest["constraints"])]
+        edges = [float(signal[end]) for signal in signals for end in ("low", "high")]
+        scales = [float(row["scale"]) for row in manifest["constraints"]]
+        sizes = [operator.index(size) for size in manifest["batch_sizes"]]
+        Drift(manifest["drift"], named)
+        float(manifest["self_test"]["tolerance"])
+        if not np.isfinite(edges + scales).all() or min(sizes) < 1:
+            raise ValueError("numbers that are not finite, or sizes below 1")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{folder}: manifest.json lacks something or garbles it ({error!r}); "
+            "export the policy again"
+        ) from None
     if manifest["digest"] != digest_of(programs):
         raise ValueError(
             f"{folder}: manifest.json names policy {manifest['digest'][:12]}, its programs are "

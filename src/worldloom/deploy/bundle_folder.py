@@ -84,10 +84,16 @@ def read_folder(
 
 
 def check_target(folder: str | Path) -> Path:
-    """A folder that a bundle may be written to: it is one, or empty, or not there yet."""
+    """A folder that a bundle may be written to: it holds one and nothing else, or is not there."""
     folder = Path(folder)
     if folder.exists() and not (folder / MANIFEST).is_file() and _has_content(folder):
         raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
+    strangers = _strangers(folder)
+    if strangers:
+        raise ValueError(
+            f"export: {folder} also holds {strangers[0]}, which is not of the bundle and would be "
+            "lost; move it, or name another folder"
+        )
     return folder
 
 
@@ -98,3 +104,13 @@ def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def _has_content(path: Path) -> bool:
     return not path.is_dir() or any(path.iterdir())
+
+
+def _strangers(folder: Path) -> list[str]:
+    """What lies in a bundle's folder and is not of it, such as an audit log."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_bytes())["files"]
+        own = {MANIFEST, "__pycache__", *listed}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # there is none, or it is damaged and to be replaced
+    return sorted(path.name for path in folder.iterdir() if path.name not in own)

@@ -98,6 +98,7 @@ class Controller:
         note = {
             "time": time.time(), "policy": self.bundle.digest, "seed": self._seed,
             "batch_sizes": list(self.bundle.batch_sizes), "versions": versions(),
+            "signals": self.bundle.manifest["signals"],  # what numbers stand for, and their order
         }  # fmt: skip
         self.journal.append([("start", note)])
         self._new_asked, self._new_change = asyncio.Event(), asyncio.Event()
@@ -246,7 +247,9 @@ class Controller:
             batch: list[_Asked] = []
             while self._asked and len(batch) < most:
                 asked = self._asked.popleft()
-                if not asked.taken:
+                if asked.timer is not None and asked.timer.when() <= loop.time():
+                    self._expire(asked, "deadline")  # its time is up before it is asked
+                elif not asked.taken:
                     batch.append(asked)
             if not batch:
                 self._new_asked.clear()
@@ -275,22 +278,26 @@ class Controller:
         inputs = rows_of({"obs": obs, "key": key, "memory": memory}, len(batch))
         results = rows_of(out, len(batch))
         mine = [self._take(asked) for asked in batch]
-        records: list[tuple[str, dict[str, Any]]] = []
-        for i, asked in enumerate(batch):
-            content = {"plant": asked.plant.name, "time": now, "policy": policy, **inputs[i]}
-            content["batch"] = [size, i]
-            if mine[i]:
-                result = results[i]
-                content |= {
-                    "proposed": result["proposed"], "action": result["action"],
-                    "after": result["memory"], "report": result["report"],
-                    "drift": [self._drift.names[j] for j in np.flatnonzero(strange[i])],
-                }  # fmt: skip
-            records.append(("act" if mine[i] else "unused", content))
         try:
+            records: list[tuple[str, dict[str, Any]]] = []
+            for i, asked in enumerate(batch):
+                content = {"plant": asked.plant.name, "time": now, "policy": policy, **inputs[i]}
+                content["batch"] = [size, i]
+                if mine[i]:
+                    result = results[i]
+                    content |= {
+                        "proposed": result["proposed"], "action": result["action"],
+                        "after": result["memory"], "report": result["report"],
+                        "drift": [self._drift.names[j] for j in np.flatnonzero(strange[i])],
+                    }  # fmt: skip
+                records.append(("act" if mine[i] else "unused", content))
             written = self.journal.append(records)
         except OSError as error:
             return [error if first else None for first in mine]
+        except Exception:
+            for asked, first in zip(batch, mine, strict=True):
+                asked.taken = not first  # or nobody could answer with the emergency action
+            raise
         return [
             {
                 "record": written[i], "kind": "act", "content": records[i][1],
@@ -308,7 +315,10 @@ class Controller:
                 continue
             changes = list(self._changes)
             self._changes.clear()
-            outcomes = await loop.run_in_executor(self._changer, self._write_changes, changes)
+            try:
+                outcomes = await loop.run_in_executor(self._changer, self._write_changes, changes)
+            except Exception as error:  # whatever it is, those who come after are carried out
+                outcomes = [error] * len(changes)
             for change, outcome in zip(changes, outcomes, strict=True):
                 self._settle(change.done, outcome)
 

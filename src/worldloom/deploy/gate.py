@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 OPEN = ("/health", "/ready")  # for whoever watches over the server: nothing is told there
 PATHS = (*OPEN, "/act", "/override", "/reset", "/metrics", "/policy", "/openapi.json")
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,14 @@ class Gate:
                 receive = _again(body, receive)
             else:
                 refusal = body
-        if refusal is None:
-            await self._app(scope, receive, counted)
-        else:
+        if refusal is not None:
             await _refuse(counted, *refusal)
+            return
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:  # is answered further out, where nobody counts
+            self._metrics.count("worldloom_requests_total", path=path, status=500)
+            raise
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if scope["path"] in OPEN:
@@ -70,7 +74,7 @@ class Gate:
             # Without a token, a page in a browser on this machine must not get through by a name
             # that leads here.
             host = headers.get(b"host", b"").decode("latin-1").lower()
-            if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
+            if not is_loopback(_without_port(host)):
                 return 403, f"host {host[:80]!r} is not this machine"
         else:
             given = headers.get(b"authorization", b"")
@@ -107,6 +111,23 @@ class Gate:
                         return b"".join(parts)
         except TimeoutError:
             return 408, f"the body took more than {self._rules.body_seconds:g} s"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(host: str) -> str:
+    """The address in a Host header: `[::1]:8080` is `::1`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
 
 
 def _digest(token: bytes) -> bytes:

@@ -71,6 +71,9 @@ class Plants:
         self._start = bundle.initial_memory()
         self._most, self._rate, self._burst = most, rate, burst
         self._known: dict[str, Plant] = {}
+        # Compiled now: an operator's first wish must not hold up another plant's emergency action.
+        wished = overridden(self._start, self._start["previous"])
+        restarted(bundle, overridden(wished, None), None)
 
     def recover(self, latest: Mapping[str, bytes]) -> None:
         """Takes over the memories that the last records of a log, by plant, leave behind."""

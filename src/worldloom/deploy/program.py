@@ -49,7 +49,7 @@ class Program:
 class Columns:
     """Arrays (b, ...) side by side in one array of 32-bit words (b, K).
 
-    One array goes to the device and comes back at a fraction of what many small ones cost.
+    So one array goes to the device and one comes back, whatever the number of leaves.
     """
 
     def __init__(self, shapes: Sequence[Any]):

@@ -5,7 +5,7 @@
 Records that were written together end at number `until`, so that a torn group shows. A record's
 hash is the sha256 of its line without `,"hash":"..."}`: it can be checked without a parser. Kinds:
 
-    start      a server begins: the policy's digest, batch sizes, versions
+    start      a server begins: the policy's digest, batch sizes, versions, signals with units
     act        the filter answered: plant, observation, memory before and after, key, batch, actions
     unused     a row that was computed with others but had been answered by an emergency action
     emergency  the action that the memory held ready was answered: out of time, or a failure

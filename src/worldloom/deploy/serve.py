@@ -1,7 +1,6 @@
 """A server from a bundle: everything is checked and compiled before it listens."""
 
 import gc
-import ipaddress
 import json
 import signal
 import socket
@@ -13,7 +12,7 @@ from typing import Any
 
 from worldloom.deploy.bundle import Bundle, load_bundle
 from worldloom.deploy.controller import Controller, Limits
-from worldloom.deploy.gate import GateRules
+from worldloom.deploy.gate import GateRules, is_loopback
 from worldloom.deploy.journal import Fsync, Journal
 
 SWITCH_SECONDS = 0.0005  # how long one thread may keep the others from running
@@ -74,16 +73,6 @@ def check(config: ServeConfig) -> None:
     ):  # fmt: skip
         if value < 1:
             raise ValueError(f"--{name} {value:g}: it must be at least 1")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def same_policy(journal: Journal, bundle: Bundle) -> None:

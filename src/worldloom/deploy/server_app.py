@@ -1,6 +1,7 @@
 """The HTTP service: routes over a `Controller`, with FastAPI."""
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -78,8 +79,7 @@ def make_app(
         outcome = await controller.reset(name, previous)
         return _recorded(plant_answer(outcome["content"]), outcome)
 
-    # As plain routes: FastAPI's own would spend a fifth of an answer's time on arguments and
-    # models that are not there.
+    # As plain routes: there are no arguments and models for FastAPI to look after.
     posts: dict[str, Any] = {}
     for path, handler, field in (
         ("/act", act, "observation"), ("/override", override, "action"),
@@ -118,7 +118,8 @@ def make_app(
     async def refused(_: Request, error: Refused) -> Response:
         response = _json({"detail": error.message}, error.status)
         if error.retry_after is not None:
-            response.headers["retry-after"] = f"{error.retry_after:.3f}"
+            # Whole seconds, as HTTP has it: clients give up on anything else.
+            response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
         return response
 
     @app.exception_handler(BadField)

@@ -237,7 +237,11 @@ def _not_finite(data: Columns, seen: list[str], moved: list[str]) -> Iterator[Fi
     for key in ("obs", "action", "next_obs", "reward", "cost", "log_prob", "time"):
         if key not in data:
             continue
-        bad = ~np.isfinite(data[key])
+        value = data[key]
+        if key != "time":  # too large for float32 is as good as infinite: learners have no other
+            with np.errstate(over="ignore"):
+                value = value.astype(np.float32, copy=False)
+        bad = ~np.isfinite(value)
         if not bad.any():
             continue
         table = bad.reshape(len(bad), -1)
@@ -324,10 +328,11 @@ def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
 
 def _duplicates(data: Columns) -> Iterator[Finding]:
     """Rows that are, bit for bit, an earlier row; found by a hash and then compared."""
-    parts = [
-        np.ascontiguousarray(data[key], np.float32).reshape(len(data["obs"]), -1)
-        for key in ("obs", "action", "reward", "next_obs")
-    ]
+    with np.errstate(over="ignore"):
+        parts = [
+            np.ascontiguousarray(data[key], np.float32).reshape(len(data["obs"]), -1)
+            for key in ("obs", "action", "reward", "next_obs")
+        ]
     if "time" in data:  # a plant at rest repeats itself, but not its clock
         seconds = np.ascontiguousarray(data["time"], np.float64).view(np.float32)
         parts.append(seconds.reshape(len(data["obs"]), -1))

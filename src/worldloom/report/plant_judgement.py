@@ -12,6 +12,7 @@ from worldloom.report.runs import Run
 from worldloom.train.plant import NOISE
 
 _OFTEN, _MOSTLY = 0.15, 0.4  # of the policy's wishes outside of the data; 0.05 is the data's own
+_SETTLED = 0.05  # change of fitted values towards the end that is taken for none
 _TITLE = "From the data alone"
 
 
@@ -71,11 +72,19 @@ def estimates(judgement: Mapping[str, Any], run: Run) -> str:
             "actions, as it needs one that varies. Resting on few episodes' worth of evidence, it "
             "is a guess, however narrow its interval.</p>"
         )
+    unsettled = ""
+    drift = _number(judgement.get("fqe_drift"))
+    if drift is not None and drift > _SETTLED:
+        unsettled = (
+            "<p>Fitted Q evaluation <b>has not settled</b>: its values still changed by "
+            f"{percent(drift)} % in the last tenth of its updates. Give it more of them "
+            "(--judge-updates) before you go by it.</p>"
+        )
     stale = ""
     if run.evals and judgement.get("epoch") not in (None, run.evals[-1].get("epoch")):
         epoch = escape(page.shown(judgement["epoch"]))
         stale = f"<p>These are of epoch {epoch}; the run has gone on since.</p>"
-    shown = [page.figure(draw), stale, page.table(head, rows), noise] if found else []
+    shown = [page.figure(draw), stale, unsettled, page.table(head, rows), noise] if found else []
     return page.section(_TITLE, *shown, support, text=text)
 
 

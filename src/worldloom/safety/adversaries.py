@@ -49,7 +49,7 @@ class Attack(struct.PyTreeNode):
     cases: Array  # int32 ()
     violations: Array  # of actions that were not emergencies: a hard row crossed beyond tolerance
     unbounded: Array  # of any action: not finite, or box or hard rate crossed beyond tolerance
-    altered: Array  # safe proposals that were not executed bit by bit
+    altered: Array  # safe proposals, of a plant that is not stopped, not executed bit by bit
     unfinished: Array  # inputs that were not finite and did not lead to an emergency action
     broken: Array  # plants that lost a barrier's promise in a step without an emergency
     interventions: Array
@@ -78,11 +78,13 @@ def bang_bang(
 def gradient(
     key: Key, state: ControlState, late: ControlState, constraints: SafetyConstraints
 ) -> tuple[Array, Array]:
-    """Climbs towards the smallest margin it can find, from anywhere in the box."""
+    """Climbs towards the smallest margin it can find, from anywhere in [-1, 1]."""
 
     def danger(action: Array) -> Array:
         margins = validate_constraints(state, action, constraints) / constraints.scale
-        return -smallest(margins[constraints.action_size :])
+        # The box is left by any bang; where there is nothing else, it is all there is to cross.
+        others = margins[constraints.action_size :]
+        return -smallest(others if others.shape[0] else margins)
 
     def climb(i: Array, action: Array) -> Array:
         slope = jax.vmap(lambda d: jax.jvp(danger, (action,), (d,))[1])(directions)
@@ -206,9 +208,11 @@ def _count(
     executed = ~report.emergency
     bounds = np.isin(kinds, ("box", "rate")) & hard
     proposed = validate_constraints(state, wanted, constraints)
-    actionable = kinds != "state"
-    # At 0 or more there is no doubt that a proposal is safe; state rows are no matter of actions.
-    safe = (proposed >= 0.0)[actionable].all() & executed
+    # At 0 or more there is no doubt that a proposal is safe; soft state rows are no matter of
+    # actions. An emergency does not excuse: who always stops would pass every other count.
+    matters = (kinds != "state") | hard
+    calm = report.input_finite & ~report.latched
+    safe = (proposed >= 0.0)[matters].all() & calm
     return counts.replace(
         cases=counts.cases + 1,
         violations=counts.violations + (executed & (low | jnp.isnan(margins))[hard].any()),
@@ -247,7 +251,9 @@ def _push(obs: Array, c: SafetyConstraints) -> Array:
     weights, allowed = c.barrier.weights, c.disturbance
     if not allowed.shape[0]:
         return jnp.zeros_like(obs)
-    nearest = jnp.argmin(c.barrier(obs))
+    scale = c.scale[np.flatnonzero(np.asarray(c.kinds) == "barrier")]
+    # Of barriers in other units, and only of those that allow for anything.
+    nearest = jnp.argmin(jnp.where(allowed > 0.0, c.barrier(obs) / scale, jnp.inf))
     along = weights[nearest] * allowed[nearest] / total(weights[nearest] ** 2)
     lowered = total(weights * along)  # (H,)
     excess = jnp.where(lowered > 0.0, lowered / jnp.maximum(allowed, 1e-30), 0.0)

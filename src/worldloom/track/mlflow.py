@@ -27,8 +27,8 @@ ARTIFACTS = "mlflow-artifacts"
 # What MLflow takes in one call, in a value and in a name.
 _BATCH = {"metrics": 1000, "params": 100, "tags": 100}
 _VALUE, _NAME = 6000, 250
-# What a registered run needs to be loaded again, beside its checkpoint.
-_ABOUT_RUN = ("config.json", "world.yaml")
+# What a registered run needs to be loaded again, beside its checkpoint, whatever its suite.
+_ABOUT_RUN = ("config.json", "world.yaml", "tasks.json", "data.npz", "constraints.yaml")
 
 
 class Mlflow(Tracker):

@@ -32,6 +32,7 @@ from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.replay import dataset_files
 from worldloom.replay.dataset import Dataset
 from worldloom.safety import SafetyConstraints
+from worldloom.safety.constraint_file import read_text
 from worldloom.track.machine import use_compilation_cache
 from worldloom.track.sinks import write_json
 from worldloom.train import driver
@@ -44,7 +45,7 @@ from worldloom.train.plant_config import (
     make_algorithm,
 )
 from worldloom.train.plant_evaluate import Course, PlantEvaluation, PlantEvaluator
-from worldloom.train.plant_safety import constraint_text, constraints_from
+from worldloom.train.plant_safety import constraint_text, constraints_from, constraints_in
 
 JUDGEMENT_KEY = 7_000_003
 DATA_FILE, CONSTRAINTS_FILE, COURSE_FILE = "data.npz", "constraints.yaml", "course.npz"
@@ -63,6 +64,11 @@ class PlantTrainer(OfflineTrainer):
 
     def agents(self) -> PolicyState:
         return self.algorithm.policy(super().agents(), self.data)
+
+    @property
+    def gamma(self) -> float:
+        """The discount that values are learned with; the usual one where none are."""
+        return getattr(self.algorithm.config.hyper, "gamma", 0.99)
 
 
 @dataclass
@@ -87,12 +93,18 @@ class PlantRun(driver.Run):
 
 
 def judge(
-    policy: PolicyState, data: Dataset, gamma: float, updates: int, key: Key
+    policy: PolicyState, data: Dataset, gamma: float, horizon: int | None, updates: int, key: Key
 ) -> dict[str, Any]:
-    """What the policy would earn, and how far it leaves the data, without asking the plant."""
+    """What the policy would earn, and how far it leaves the data, without asking the plant.
+
+    All returns are of episodes of `horizon` steps, discounted by `gamma`. fqe_drift: the share by
+    which learned values still changed in the last tenth of the updates; far from 0, there were too
+    few of them.
+    """
     fqe_key, wis_key, support_key = jax.random.split(key, 3)
     config = FQEConfig(updates=updates, hyper=FQEHyper(gamma=gamma))
-    estimates: list[Estimate] = [fitted_q_evaluation(policy, data, fqe_key, config)[0]]
+    fitted, learned = fitted_q_evaluation(policy, data, fqe_key, config, horizon=horizon)
+    estimates: list[Estimate] = [fitted]
     if data.log_prob is not None:
         noisy = policy.replace(noise=jnp.float32(NOISE))
         log_prob = gaussian_log_prob(noisy, data)
@@ -102,6 +114,7 @@ def judge(
         "gamma": gamma,
         "logged_return": float(discounted_returns(data, gamma).mean()),
         "estimates": [estimate._asdict() for estimate in estimates],
+        "fqe_drift": _drift(np.asarray(learned["q"])),
         "support": {
             "distance": float(near.distance.mean()),
             "logged_distance": float(near.reference.mean()),
@@ -109,6 +122,13 @@ def judge(
             "outside": float(near.outside),
         },
     }
+
+
+def _drift(values: np.ndarray) -> float:
+    """The share by which a curve (updates,) changed in its last tenth, by means of hundredths."""
+    tenth, hundredth = (max(len(values) // n, 1) for n in (10, 100))
+    before, end = values[-tenth:][:hundredth].mean(), values[-hundredth:].mean()
+    return float(abs(end - before) / max(abs(end), 1e-6))
 
 
 class Judgement(driver.Hook):
@@ -123,12 +143,15 @@ class Judgement(driver.Hook):
             f"{way}_{name}": np.asarray(value)[:, :SHOWN_EPISODES]
             for way, course in courses.items() for name, value in vars(course).items()
         }  # fmt: skip
-        np.savez_compressed(run.folder / COURSE_FILE, **columns)
+        draft = run.folder / f".{COURSE_FILE}"  # whole or not at all
+        with draft.open("wb") as file:
+            np.savez_compressed(file, **columns)
+        draft.replace(run.folder / COURSE_FILE)
         if run.config.judge_updates:
             key = jax.random.key(JUDGEMENT_KEY + run.config.seed)
             found = judge(
                 run.trainer.agents(), run.trainer.data, run.evaluator.gamma,
-                run.config.judge_updates, key,
+                run.evaluator.env.spec.horizon, run.config.judge_updates, key,
             )  # fmt: skip
             found["epoch"] = run.epoch
             found["true_return"] = float(evaluation.bare.discounted.mean())
@@ -187,11 +210,11 @@ def run(
         if config.constraints is None:
             text = constraint_text(env.base)
         else:
-            text = Path(config.constraints).read_text(encoding="utf-8")
-        constraints = _checked(env, text, config.constraints or f"{config.env}'s limits")
+            text = read_text(config.constraints)
+        source = config.constraints or f"{config.env}'s limits"
+        constraints = constraints_in(text, source, env.base)
     trainer = PlantTrainer(config, data)
-    gamma = getattr(trainer.algorithm.config.hyper, "gamma", 0.99)
-    evaluator = PlantEvaluator(env, constraints, config.eval_episodes, gamma)
+    evaluator = PlantEvaluator(env, constraints, config.eval_episodes, trainer.gamma)
     if not resume:  # nothing is written before all that can be wrong has been looked at
         dataset_files.save(data, folder / DATA_FILE, force=True)
     return driver.drive(
@@ -207,16 +230,6 @@ def run(
         resume=resume,
         hooks=[Judgement(), *hooks],
         command=command,
-    )  # fmt: skip
-
-
-def _checked(env: PureEnv, text: str, source: str) -> SafetyConstraints:
-    from worldloom.safety import parse_constraints
-
-    plant = env.base.plant
-    return parse_constraints(
-        text, source, plant.observation, plant.action, env.base.model(),
-        step_seconds=plant.step_seconds,
     )  # fmt: skip
 
 
@@ -277,7 +290,7 @@ def load_run(folder: Path) -> LoadedPlantRun:
         trainer.load(checkpoints.restore(trainer.state()))
     finally:
         checkpoints.close()
-    gamma = getattr(trainer.algorithm.config.hyper, "gamma", 0.99)
     return LoadedPlantRun(
-        config, env, trainer.agents(), constraints_of(env, folder), data, trainer.epoch, gamma
-    )
+        config, env, trainer.agents(), constraints_of(env, folder), data, trainer.epoch,
+        trainer.gamma,
+    )  # fmt: skip

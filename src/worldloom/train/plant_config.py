@@ -1,7 +1,9 @@
 """Settings of a run that learns to control a plant from logged data."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from worldloom.train.plant_data import DATA_QUALITIES, make_data
 
 # Settings that may change when a run is resumed: they do not touch what is learned.
 CADENCE = (
-    "epochs", "chunk", "eval_every", "eval_episodes", "checkpoint_every", "constraints",
-    "judge_updates", "devices",
+    "epochs", "chunk", "eval_every", "eval_episodes", "checkpoint_every", "judge_updates",
+    "devices",
 )  # fmt: skip
 
 
@@ -93,9 +95,11 @@ def make_algorithm(config: PlantTrainConfig) -> Algorithm:
     made = OFFLINE[config.algo]()
     usual = made.config
     known = list(usual.hyper.__dataclass_fields__)
-    for name in config.hyper:
+    for name, value in config.hyper.items():
         if name not in known:
             raise ValueError(f"{config.algo} has no number {name!r}; {suggest(name, known)}")
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise ValueError(f"{config.algo}: {name}={value!r}; it must be a finite number")
     hyper = usual.hyper.replace(**config.hyper)
     sizes = asdict(usual) | {"hidden": tuple(config.hidden), "hyper": hyper}
     return type(made)(type(usual)(**sizes))

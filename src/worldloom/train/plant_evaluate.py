@@ -148,15 +148,13 @@ def _play(
     start_key, play_key = draws.split(key)
     state, first = worlds.reset(start_key, params)
     memory = jax.vmap(lambda place: initial_memory(constraints, place))(state.action)
-    execute = jax.vmap(safe_policy_execution, (None, 0, None, 0))
 
-    def choose(world: PyTree, memory: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-        obs = world[1]
+    def choose(world: PyTree, memory: PyTree, _: Key) -> tuple[PyTree, PyTree]:
+        obs = world[1]  # no key: the policy as it is shipped does not explore
         if not filtered:
             never = jnp.zeros(episodes, bool)
             return (policy_step(policy, obs), never, never), memory
-        keys = draws.split(key, episodes)
-        action, report = execute(policy, ControlState(obs, memory), constraints, keys)
+        action, report = safe_policy_execution(policy, ControlState(obs, memory), constraints)
         return (action, report.intervened, report.emergency), report.memory
 
     def step(world: PyTree, chosen: PyTree, key: Key) -> tuple[PyTree, Course]:

@@ -15,7 +15,7 @@ import numpy as np
 from worldloom.core.names import suggest
 from worldloom.core.types import Array
 from worldloom.envs.plant.plant import PlantWorld
-from worldloom.safety.constraint_file import parse_constraints, read_constraints
+from worldloom.safety.constraint_file import parse_constraints, read_text
 from worldloom.safety.constraints import SafetyConstraints
 
 SETTLING = 100  # steps for which an action is held to see where it leads
@@ -49,20 +49,23 @@ def constraints_for(
         world, gamma=gamma, reserve=reserve, emergency=emergency, trip=trip, lookahead=lookahead,
         latch_after=latch_after,
     )  # fmt: skip
-    plant = world.plant
-    return parse_constraints(
-        text, f"{plant.name}'s limits", plant.observation, plant.action, world.model(),
-        backup=backup, step_seconds=plant.step_seconds,
-    )  # fmt: skip
+    return constraints_in(text, f"{world.plant.name}'s limits", world, backup)
 
 
 def constraints_from(
     world: PlantWorld, path: str | Path, backup: Callable[[Array], Array] | None = None
 ) -> SafetyConstraints:
     """The constraints in a file, checked against the plant's signals, with its known model."""
+    return constraints_in(read_text(path), str(path), world, backup)
+
+
+def constraints_in(
+    text: str, source: str, world: PlantWorld, backup: Callable[[Array], Array] | None = None
+) -> SafetyConstraints:
+    """As `constraints_from`, of a file's text; `source` is named in errors."""
     plant = world.plant
-    return read_constraints(
-        path, plant.observation, plant.action, world.model(),
+    return parse_constraints(
+        text, source, plant.observation, plant.action, world.model(),
         backup=backup, step_seconds=plant.step_seconds,
     )  # fmt: skip
 

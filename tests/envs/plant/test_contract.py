@@ -287,6 +287,12 @@ def test_unknown_options_and_bad_numbers_are_named():
         registry.make("water", disturbance=-1)
     with pytest.raises(ValueError, match="hvac: horizon=0; an episode has at least 1 step"):
         registry.make("hvac", horizon=0)
+    with pytest.raises(ValueError, match=r"hvac: horizon=2\.5; an episode has at least 1 step"):
+        registry.make("hvac", horizon=2.5)
+    with pytest.raises(ValueError, match="reactor: volume=nan; it must be a finite number"):
+        registry.make("reactor", volume=float("nan"))
+    with pytest.raises(ValueError, match="reactor: runaway='hot'; it must be a finite number"):
+        registry.make("reactor", runaway="hot")
     env = registry.make("reactor", runaway=360.0, volume=120.0)
     assert env.default_params().bounds[0] == 360.0
     assert env.default_params().physics.volume == 120.0

@@ -82,11 +82,11 @@ def make_world(
     physics by name, and bounds of its limits by name.
     """
     for name, value in (("disturbance", disturbance), ("drift", drift)):
-        if not (np.isfinite(value) and value >= 0.0):
+        if not (_finite(value) and value >= 0.0):
             raise ValueError(f"{plant.name}: {name}={value}; it is a factor of 0 or more")
     horizon = plant.horizon if horizon is None else horizon
-    if horizon < 1:
-        raise ValueError(f"{plant.name}: horizon={horizon}; an episode has at least 1 step")
+    if not (_finite(horizon) and horizon >= 1 and horizon == int(horizon)):
+        raise ValueError(f"{plant.name}: horizon={horizon}; an episode has at least 1 step, whole")
     physics = plant.physics()
     own = [field.name for field in fields(physics)]
     limits = [limit.name for limit in plant.limits]
@@ -95,6 +95,8 @@ def make_world(
         if name not in own and name not in limits:
             known = ["disturbance", "drift", "horizon", *own, *limits]
             raise ValueError(f"{plant.name} has no option {name!r}; {suggest(name, known)}")
+        if not _finite(value):
+            raise ValueError(f"{plant.name}: {name}={value!r}; it must be a finite number")
         if name in bounds:
             bounds[name] = value
         else:
@@ -213,6 +215,12 @@ class PlantWorld:
             "agents": 1,
             "actions": [f"{signal.name} [{signal.unit}]" for signal in self.plant.action],
         }
+
+
+def _finite(value: Any) -> bool:
+    """Whether a value is a number, or numbers, and all of them are finite."""
+    numbers = np.asarray(value)
+    return numbers.dtype.kind in "biuf" and bool(np.isfinite(numbers).all())
 
 
 def _ranges(signals: tuple[Signal, ...]) -> tuple[Any, Any]:
