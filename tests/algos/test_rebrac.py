@@ -18,8 +18,9 @@ def start(agent):
     return jax.jit(agent.init, static_argnums=(1, 2))(jax.random.key(0), 2, 1)
 
 
-# penalty a + (a - 0.5) / Q(a) = 0 with Q(a) = 1 - (a - 0.5)^2; the data's mean is 0.
-@pytest.mark.parametrize(("penalty", "best"), [(0.1, 0.455), (1.0, 0.258)])
+# penalty a + (a - 0.5) / 0.547 = 0: the data's mean is 0, and 0.547 is the mean distance of
+# Q(a) = 1 - (a - 0.5)^2 from its mean over their actions.
+@pytest.mark.parametrize(("penalty", "best"), [(0.2, 0.451), (2.0, 0.239)])
 def test_the_actor_stands_between_the_data_and_the_best_action(
     penalty, best, learn, bandit, bandit_table
 ):
@@ -30,6 +31,24 @@ def test_the_actor_stands_between_the_data_and_the_best_action(
     dataset = bandit()
     action = policy_step(agent.policy(learner, dataset), dataset.rows.obs[:200])
     np.testing.assert_allclose(action.mean(), best, atol=0.05)
+
+
+def test_a_constant_added_to_all_values_does_not_move_the_actor(bandit_table):
+    agent = make()
+    learner = start(agent)
+    rows = bandit_table.take(jnp.arange(64))
+    layers = learner.critic.params
+    raised = (*layers[:-1], layers[-1] | {"bias": layers[-1]["bias"] + 50.0})
+
+    def gradients(critic):
+        spread = agent.critic_loss(critic, rows, rows.reward)[1]["spread"]
+        loss = jax.grad(lambda w: agent.actor_loss(w, rows, critic, spread, 0.1)[0])
+        return loss(learner.actor.params)
+
+    for one, other in zip(
+        *map(jax.tree.leaves, (gradients(layers), gradients(raised))), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
 
 
 def test_targets_pay_for_what_the_data_did_not_do_next(chain):

@@ -22,6 +22,7 @@ from worldloom.bench.timer import Timing
 from worldloom.envs import registry
 from worldloom.nn.policy import PolicyState
 from worldloom.reference.plant import DmsdLoop
+from worldloom.replay.dataset import from_columns
 from worldloom.report import plant_bench
 
 LEARNING = {
@@ -210,7 +211,6 @@ def test_without_the_released_data_scores_are_left_out_with_a_reason(monkeypatch
 
 def test_the_last_part_of_a_run_is_learned_slowly():
     algorithm = plant_scores.with_sizes("rebrac", (4,))
-    assert algorithm.config.hyper.actor_penalty == 0.01
     learner = algorithm.init(jax.random.key(0), 3, 2)
     slow = plant_scores.cooled(learner, 0.1)
     assert float(slow.hyper.actor_rate) == pytest.approx(0.1 * float(learner.hyper.actor_rate))
@@ -313,3 +313,22 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     page = "".join(plant_bench.sections(result["raw"]))
     for words in ("Steps of the plant", "Scores", "Plants and qualities"):
         assert words in page
+
+
+def test_a_clone_has_learned_enough_when_its_error_is_within_one_standard_error():
+    episodes = np.asarray([-0.3, -0.1, 0.1, 0.3])  # standard error 0.129
+    errors = np.asarray([2.0, 1.2, 1.1, 1.0, 1.05])[:, None] + episodes
+    assert plant_scores.first_as_good(errors) == 2
+    assert plant_scores.first_as_good(errors[:, 1:3]) == 2  # standard error 0.1
+    assert plant_scores.first_as_good(errors - episodes) == 3  # no noise: the least
+
+
+def test_cloning_errors_are_means_over_episodes():
+    ends = np.asarray([False, True, True, False, False, True])
+    obs = np.ones((6, 1))
+    action = np.asarray([0.0, 1.0, 0.5, 0.0, 0.0, 1.0])[:, None]
+    data = from_columns(obs, action, obs[:, 0], obs, ends, ~ends & False)
+    policy = PolicyState((), data.mean, data.std, lambda params, obs: 0.0 * obs)
+    np.testing.assert_allclose(
+        plant_scores.cloning_errors(policy, data), [0.5, 0.25, 1 / 3], atol=1e-6
+    )

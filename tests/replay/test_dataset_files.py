@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from worldloom.replay import dataset_files
-from worldloom.replay.dataset import from_columns
+from worldloom.replay.dataset import from_columns, hold_out
 from worldloom.replay.dataset_checks import columns_of
 from worldloom.replay.dataset_files import load, read_npz, save
 
@@ -213,3 +213,26 @@ def test_simglucose_ends_where_glucose_is_too_low(neorl2):
     # The mean of a step decides, under 40 mg/dL; its last reading may be a little above.
     assert glucose[ended].max() < 41.0
     assert glucose[~ended].min() > 40.0
+
+
+def test_whole_episodes_are_held_out_and_none_is_lost():
+    rng = np.random.default_rng(0)
+    rows = 60
+    ends = np.zeros(rows, bool)
+    ends[[4, 19, 20, 39, 59]] = True
+    obs = np.arange(rows, dtype=float)[:, None]
+    action, cost = rng.uniform(-1, 1, (rows, 1)), rng.uniform(0, 1, (rows, 2))
+    whole = from_columns(obs, action, obs[:, 0], obs + 1, ends, ~ends & False, cost=cost)
+    rest, held = hold_out(whole, 0.4, seed=1)
+    assert (len(rest.starts), len(held.starts)) == (3, 2)
+    both = np.concatenate([rest.rows.obs[:, 0], held.rows.obs[:, 0]])
+    np.testing.assert_array_equal(np.sort(both), np.arange(rows))
+    for part in (rest, held):
+        index = part.rows.obs[:, 0].astype(int)
+        np.testing.assert_array_equal(part.rows.action, whole.rows.action[index])
+        np.testing.assert_array_equal(part.cost, whole.cost[index])
+        assert bool(part.rows.terminated[-1])
+    again = hold_out(whole, 0.4, seed=1)[1]
+    assert again.digest == held.digest
+    with pytest.raises(ValueError, match="share=0 of 5 episodes"):
+        hold_out(whole, 0.0)

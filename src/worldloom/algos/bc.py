@@ -14,6 +14,7 @@ from worldloom.algos.offline import (
     Metrics,
     Trained,
     as_arrays,
+    averaged,
     check_numbers,
     check_sizes,
     compute_gradients,
@@ -30,6 +31,7 @@ class BCHyper(struct.PyTreeNode):
     """Numbers that may differ between learners of one program."""
 
     learning_rate: float = 3e-4
+    tau: float = 0.002  # by which the policy that is executed follows the one that is learned
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,14 @@ class BCConfig:
 
     def __post_init__(self):
         check_sizes("bc", self)
-        check_numbers("bc", self.hyper, positive=("learning_rate",))
+        check_numbers("bc", self.hyper, positive=("learning_rate",), shares=("tau",))
 
 
 class BCLearner(struct.PyTreeNode):
     """All that is learned."""
 
     actor: Trained
+    average: Weights  # of the actor's on its way: one rare action in a batch does not move it far
     hyper: BCHyper
     step: Array
 
@@ -66,7 +69,8 @@ class BC:
         """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
         outputs = action_size * (2 if self.config.gaussian else 1)
         actor = make_mlp(key, (obs_size, *self.config.hidden, outputs))
-        return BCLearner(trained(actor), as_arrays(hyper or self.config.hyper), jnp.int32(0))
+        hyper = as_arrays(hyper or self.config.hyper)
+        return BCLearner(trained(actor), actor, hyper, jnp.int32(0))
 
     def log_density(self, weights: Weights, obs: Array, action: Array) -> Array:
         """Of actions (B, m) under a Gaussian cloner, (B,); obs (B, n) normalised."""
@@ -87,10 +91,14 @@ class BC:
     ) -> tuple[BCLearner, Metrics]:
         """One gradient step on rows (B, ...); nothing is drawn."""
         grads, metrics = compute_gradients(self.loss, learner.actor.params, rows)
-        actor = descend(learner.actor, grads, learner.hyper.learning_rate)
-        return learner.replace(actor=actor, step=learner.step + 1), metrics
+        hyper, step = learner.hyper, learner.step + 1
+        actor = descend(learner.actor, grads, hyper.learning_rate)
+        # In the beginning over the newest quarter of the way: the first weights are nobody's.
+        share = jnp.maximum(hyper.tau, 4.0 / (step + 3))
+        average = averaged(learner.average, actor.params, share)
+        return learner.replace(actor=actor, average=average, step=step), metrics
 
     def policy(self, learner: BCLearner, dataset: Dataset) -> PolicyState:
         """What can be executed."""
         apply = squashed_mode if self.config.gaussian else deterministic
-        return PolicyState(learner.actor.params, dataset.mean, dataset.std, apply)
+        return PolicyState(learner.average, dataset.mean, dataset.std, apply)

@@ -39,7 +39,7 @@ class Table(struct.PyTreeNode):
     """A dataset as learners draw from it: one array, so that a batch is one gather.
 
     Observations are normalised by the data's own mean and deviation, rewards multiplied by
-    `reward_scale`.
+    `reward_scale`, and centred if that was asked for.
     """
 
     packed: Array  # (N, 2 n + 2 m + 4)
@@ -65,13 +65,18 @@ class Table(struct.PyTreeNode):
 
 
 def make_table(
-    dataset: Dataset, reward_scale: float | None = None, next_action: Array | None = None
+    dataset: Dataset,
+    reward_scale: float | None = None,
+    next_action: Array | None = None,
+    *,
+    centre: bool = False,
 ) -> Table:
     """The table of a dataset.
 
-    reward_scale: None makes rewards of standard deviation 1, without moving them: where an
-    episode can end early, a shift would change what is best. next_action (N, m): what follows
-    each row, in place of what the log has there.
+    reward_scale: None makes rewards of standard deviation 1. centre: whether they are moved to a
+    mean of 0 as well, so that values need not climb for long to where they belong. That is done
+    only where no row is terminated: if an episode can end early, a shift changes what is best.
+    next_action (N, m): what follows each row, in place of what the log has there.
     """
     rows, size = dataset.rows, dataset.size
     if reward_scale is None:
@@ -79,12 +84,13 @@ def make_table(
         scale = jnp.where(spread > 1e-6, 1.0 / jnp.maximum(spread, 1e-6), 1.0)
     else:
         scale = jnp.float32(reward_scale)
+    middle = jnp.where(centre & ~rows.terminated.any(), rows.reward.mean(), 0.0)
     followed = ~(rows.terminated | rows.truncated) & (jnp.arange(size) < size - 1)
     if next_action is None:
         next_action = jnp.where(followed[:, None], jnp.roll(rows.action, -1, axis=0), 0.0)
     columns = (
         dataset.normalise(rows.obs), dataset.normalise(rows.next_obs), rows.action, next_action,
-        (rows.reward * scale)[:, None],
+        ((rows.reward - middle) * scale)[:, None],
         jnp.stack([rows.terminated, rows.truncated, followed], -1).astype(jnp.float32),
     )  # fmt: skip
     return Table(

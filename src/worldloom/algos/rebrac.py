@@ -43,7 +43,7 @@ class ReBRACHyper(struct.PyTreeNode):
     critic_rate: float = 3e-4
     gamma: float = 0.99
     tau: float = 0.005
-    actor_penalty: float = 0.1
+    actor_penalty: float = 0.03
     critic_penalty: float = 0.01
     policy_noise: float = 0.2
     noise_clip: float = 0.5
@@ -120,19 +120,24 @@ class ReBRAC:
         return bootstrapped(rows, hyper.gamma, next_value - penalty)
 
     def critic_loss(self, weights: Weights, rows: Rows, target: Array) -> tuple[Array, Metrics]:
-        """Squared errors, summed over both critics."""
+        """Squared errors, summed over both critics; and how far values lie from their mean."""
         q = critics(weights, rows.obs, rows.action)
         loss = jnp.square(q - target).mean(-1).sum()
-        return loss, {"critic_loss": loss, "q": q.mean()}
+        return loss, {"critic_loss": loss, "q": q.mean(), "spread": jnp.abs(q - q.mean()).mean()}
 
     def actor_loss(
-        self, weights: Weights, rows: Rows, critic: Weights, penalty: Array
+        self, weights: Weights, rows: Rows, critic: Weights, spread: Array, penalty: Array
     ) -> tuple[Array, Metrics]:
-        """penalty |pi(s) - a|^2 - Q(s, pi(s)) / mean |Q| (eq. 3), Q the lesser of two."""
+        """penalty |pi(s) - a|^2 - Q(s, pi(s)) / spread (eq. 3), Q the lesser of two.
+
+        The paper divides by the mean of |Q|, and a constant that is added to all rewards decides
+        how much values count. The spread (), their mean distance from their mean over what is in
+        the data, does not change by that.
+        """
         action = deterministic(weights, rows.obs)
         q = critics(critic, rows.obs, action).min(0)
         clone = jnp.square(action - rows.action).sum(-1).mean()
-        loss = penalty * clone - q.mean() / jax.lax.stop_gradient(jnp.abs(q).mean() + 1e-8)
+        loss = penalty * clone - q.mean() / (spread + 1e-8)
         return loss, {"actor_loss": loss, "clone_error": clone}
 
     # Update ------------------------------------------------------------------------------------
@@ -147,15 +152,18 @@ class ReBRAC:
         learner = learner.replace(critic=critic, step=learner.step + 1)
         if turn is None:
             due = learner.step % self.config.policy_delay == 0
-            learner = jax.lax.cond(due, self._delayed, lambda learner, _: learner, learner, rows)
+            spread = metrics["spread"]
+            learner = jax.lax.cond(
+                due, self._delayed, lambda learner, *_: learner, learner, rows, spread
+            )
         elif turn == self.config.policy_delay - 1:
-            learner = self._delayed(learner, rows)
+            learner = self._delayed(learner, rows, metrics["spread"])
         return learner, metrics | learner.actor_metrics
 
-    def _delayed(self, learner: ReBRACLearner, rows: Rows) -> Any:
+    def _delayed(self, learner: ReBRACLearner, rows: Rows, spread: Array) -> Any:
         hyper, critic = learner.hyper, learner.critic.params
         grads, metrics = compute_gradients(
-            self.actor_loss, learner.actor.params, rows, critic, hyper.actor_penalty
+            self.actor_loss, learner.actor.params, rows, critic, spread, hyper.actor_penalty
         )
         actor = descend(learner.actor, grads, hyper.actor_rate)
         return learner.replace(
@@ -166,5 +174,5 @@ class ReBRAC:
         )
 
     def policy(self, learner: ReBRACLearner, dataset: Dataset) -> PolicyState:
-        """What can be executed."""
-        return PolicyState(learner.actor.params, dataset.mean, dataset.std, deterministic)
+        """What can be executed: the actor's average, which errors of the critics move less."""
+        return PolicyState(learner.target_actor, dataset.mean, dataset.std, deterministic)

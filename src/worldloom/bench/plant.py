@@ -51,13 +51,13 @@ class Sizes:
     # Scores
     score_updates: Mapping[str, int] = field(
         default_factory=lambda: {
-            "bc": 10_000, "td3bc": 20_000, "iql": 20_000, "rebrac": 30_000, "cql": 1_500,
-            "edac": 5_000,
+            # CQL and EDAC would need hours on two cores to come to anything.
+            "bc": 10_000, "rebrac": 20_000, "iql": 8_000, "td3bc": 8_000,
         }
     )  # fmt: skip
     score_seeds: tuple[int, ...] = (0, 1, 2)
     score_episodes: int = 1000  # of DMSD; of Simglucose all 360 starts
-    looks: int = 5  # evaluations on the way
+    looks: int = 10  # evaluations on the way
     # Our plants
     plants: tuple[str, ...] = PLANTS
     qualities: tuple[Any, ...] = ("medium", "mixed")

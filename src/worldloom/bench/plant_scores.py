@@ -21,7 +21,7 @@ from worldloom.envs import registry
 from worldloom.envs.plant import dmsd, simglucose
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.replay import dataset_files
-from worldloom.replay.dataset import Dataset
+from worldloom.replay.dataset import Dataset, hold_out
 from worldloom.track.machine import use_compilation_cache
 from worldloom.train.offline import Offline, OfflineTrainer
 from worldloom.train.plant_data import DataQuality, episode_returns, make_data
@@ -49,10 +49,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     },
 }  # fmt: skip
 BARS = {"dmsd": {"bc": 62.0, "best": 70.0}, "simglucose": {"bc": 73.0, "best": 75.0}}
-# Numbers that differ from an algorithm's usual ones, the same on all data. ReBRAC: the penalty of
-# its paper for locomotion; the usual one, ten times that, hardly leaves the data's policy where
-# rewards have a large mean.
-NUMBERS: dict[str, dict[str, float]] = {"rebrac": {"actor_penalty": 0.01}}
+HELD_OUT = 0.1  # of the episodes, by which it is decided when a clone has learned enough
 COOLING = 0.1  # of all learning rates, in the last part of a run: the last policy is what counts
 START_KEY = 9_000_001  # of the episodes in which policies are scored, the same for all
 
@@ -69,10 +66,9 @@ def released_folder() -> Path | None:
 
 
 def with_sizes(name: str, hidden: Sequence[int]) -> Algorithm:
-    """An algorithm with its fixed numbers, whatever the data, and layers of these widths."""
+    """An algorithm with its usual numbers, whatever the data, and layers of these widths."""
     usual = OFFLINE[name]()
-    hyper = usual.config.hyper.replace(**NUMBERS.get(name, {}))
-    return type(usual)(replace(usual.config, hidden=tuple(hidden), hyper=hyper))
+    return type(usual)(replace(usual.config, hidden=tuple(hidden)))
 
 
 def cooled(learner: PyTree, factor: float) -> PyTree:
@@ -164,7 +160,9 @@ def learned(
     until the next look: learning goes on in its memory.
     """
     each = max(updates // looks // algorithm.period, 1) * algorithm.period
-    trainer = OfflineTrainer(Offline(algorithm, batch_size, each), make_table(data), seed)
+    trainer = OfflineTrainer(
+        Offline(algorithm, batch_size, each), make_table(data, centre=True), seed
+    )
     seconds = 0.0
     for part in range(looks):
         if 0 < part == looks - 1:
@@ -175,6 +173,26 @@ def learned(
         seconds += time.perf_counter() - start - (compiling - compiled)
         policy = algorithm.policy(trainer.run.learner, data)
         yield Look(trainer.updates, policy, seconds, compiling)
+
+
+def cloning_errors(policy: PolicyState, data: Dataset) -> np.ndarray:
+    """Mean squared distances (E,) between a policy's actions and those of each episode."""
+    missed = jnp.square(policy_step(policy, data.rows.obs) - data.rows.action).mean(-1)
+    starts = np.asarray(data.starts)
+    lengths = np.diff(np.append(starts, data.size))
+    return np.add.reduceat(np.asarray(missed, np.float64), starts) / lengths
+
+
+def first_as_good(errors: np.ndarray) -> int:
+    """The first look whose error is within one standard error of the least; errors (looks, E).
+
+    The rule of one standard error (Breiman et al. 1984): what is learned after that cannot be told
+    from noise.
+    """
+    means = errors.mean(-1)
+    least = int(np.argmin(means))
+    tolerance = errors[least].std(ddof=1) / np.sqrt(errors.shape[-1])
+    return int(np.argmax(means <= means[least] + tolerance))
 
 
 # NeoRL-2's data ----------------------------------------------------------------------------------
@@ -196,7 +214,8 @@ def scores(
     """A row for each dataset and algorithm of `updates`, with its curves; published ones beside.
 
     The numbers of an algorithm are the same on all data, and what counts is the policy after the
-    last update. `rows` are filled as they come, and `save` is called after each.
+    last update; of clones, the `first_as_good` on episodes that they did not learn from. `rows`
+    are filled as they come, and `save` is called after each.
     """
     use_compilation_cache()  # seeds share a program
     rows = [] if rows is None else rows
@@ -205,23 +224,32 @@ def scores(
         scorer = Scorer(env, episodes)
         own = float(np.mean(episode_returns(data)))
         for algo, count in updates.items():
-            curves, taken = [], []
+            curves, taken, chosen = [], [], []
             for seed in seeds:
-                way = learned(with_sizes(algo, hidden), data, seed, count, batch_size, looks)
-                seen = [(look, normalised(scorer(look.policy))) for look in way]
-                curve = [(look.updates, score) for look, score in seen]
-                last = seen[-1][0]
+                clones = algo == "bc"
+                kept, held = hold_out(data, HELD_OUT) if clones else (data, None)
+                curve, errors, last = [], [], None
+                for look in learned(
+                    with_sizes(algo, hidden), kept, seed, count, batch_size, looks
+                ):  # fmt: skip
+                    curve.append((look.updates, normalised(scorer(look.policy))))
+                    if held is not None:
+                        errors.append(cloning_errors(look.policy, held))
+                    last = look
+                assert last is not None
                 curves.append(curve)
                 taken.append((last.seconds, last.compile_seconds))
-                note(f"  {name} {algo} seed {seed}: {curve[-1][1]:.1f} "
-                     f"after {last.updates:,} updates, {last.seconds:.0f} s")  # fmt: skip
-            final = [curve[-1][1] for curve in curves]
+                chosen.append(curve[first_as_good(np.stack(errors)) if errors else -1])
+                note(f"  {name} {algo} seed {seed}: {chosen[-1][1]:.1f} "
+                     f"after {chosen[-1][0]:,} updates, {last.seconds:.0f} s")  # fmt: skip
+            final = [score for _, score in chosen]
             published = PUBLISHED[name].get(algo, (None, None))
             rows.append({
                 "dataset": name, "algo": algo, "mean": float(np.mean(final)),
                 "std": float(np.std(final)), "scores": final, "seeds": list(seeds),
                 "published": published[0], "published_std": published[1],
                 "data": normalised(own), "updates": curves[0][-1][0],
+                "chosen_updates": [updates for updates, _ in chosen],
                 "episodes": scorer.episodes,
                 "seconds": float(np.mean([seconds for seconds, _ in taken])),
                 "compile_seconds": float(max(compiling for _, compiling in taken)),

@@ -103,6 +103,33 @@ def from_columns(
     )
 
 
+def hold_out(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """The dataset without a share of its episodes, drawn at random, and these.
+
+    What was learned from the first can be judged by the second: whole episodes, since neighbouring
+    rows are nearly the same. Both keep at least one episode.
+    """
+    episodes = len(dataset.starts)
+    count = min(max(round(share * episodes), 1), episodes - 1)
+    if episodes < 2 or not 0.0 < share < 1.0:
+        raise ValueError(f"hold_out: share={share:g} of {episodes} episodes; both parts need one")
+    held = np.zeros(episodes, bool)
+    held[np.random.default_rng(seed).permutation(episodes)[:count]] = True
+    lengths = np.diff(np.append(np.asarray(dataset.starts), dataset.size))
+    of_rows = np.repeat(held, lengths)
+    extra = {"cost": dataset.cost, "log_prob": dataset.log_prob}
+
+    def part(chosen: np.ndarray, name: str) -> Dataset:
+        rows = {key: np.asarray(value)[chosen] for key, value in vars(dataset.rows).items()}
+        more = {key: np.asarray(value)[chosen] for key, value in extra.items() if value is not None}
+        origin = (*dataset.provenance, ("part", f"{name}, of {dataset.digest}"))
+        return from_columns(**rows, **more, name=dataset.name, provenance=origin)
+
+    return part(~of_rows, f"without {share:g} of the episodes"), part(
+        of_rows, f"{share:g} held out"
+    )
+
+
 def digest_of(columns: dict[str, np.ndarray]) -> str:
     """SHA-256 over names, types, shapes and bytes of columns, in the order of their names."""
     found = hashlib.sha256()

@@ -60,7 +60,7 @@ class PlantTrainer(OfflineTrainer):
         self.algorithm, self.data = make_algorithm(config), data
         mesh = device_mesh(config.devices) if config.devices > 1 else None
         loop = Offline(self.algorithm, config.batch_size, config.updates_per_epoch, mesh)
-        super().__init__(loop, make_table(data), config.seed, config.chunk)
+        super().__init__(loop, make_table(data, centre=True), config.seed, config.chunk)
 
     def agents(self) -> PolicyState:
         return self.algorithm.policy(super().agents(), self.data)
