@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from worldloom.deploy import plant_export
 from worldloom.deploy.bundle import difference, load_bundle
 from worldloom.deploy.plant_export import export_bundle, observation_statistics
 from worldloom.deploy.program import Columns
@@ -286,3 +287,12 @@ def test_statistics_leave_out_what_is_not_finite():
 def test_observations_of_another_size_are_refused(bundle):
     with pytest.raises(ValueError, match="this policy takes 3 numbers a row"):
         bundle.act(np.zeros(4, np.float32), bundle.initial_memory())
+
+
+def test_inputs_at_an_edge_of_a_decision_are_not_settled():
+    def whole(obs, memory, key):
+        above = obs[:, 0] >= 1.0
+        return {"action": np.where(above, 1.0, -1.0)[:, None], "report": {"intervened": above}}
+
+    obs = np.asarray([[0.5], [1.0 - 4e-7], [1.5]])
+    np.testing.assert_array_equal(plant_export._settled(whole, obs, {}, obs), [True, False, True])

@@ -141,11 +141,15 @@ class Replay(Protocol):
 
 
 class SafetyFilter(Protocol):
-    """Turns a proposed action into one that may be executed, and says what it did."""
+    """Turns a proposed action into one that may be executed, and says what it did.
+
+    `worldloom.safety.filter_action` is one. The state is what is seen and what is remembered; the
+    report holds what is to be remembered for the next step.
+    """
 
     def __call__(
-        self, obs: PyTree, action: Array, constraints: PyTree, memory: PyTree
-    ) -> tuple[Array, PyTree, PyTree]: ...
+        self, proposed: Array, state: PyTree, constraints: PyTree
+    ) -> tuple[Array, PyTree]: ...
 
 
 class Sink(Protocol):

@@ -11,7 +11,10 @@ from worldloom.track.trackers import Tracker, open_tracker
 from worldloom.train.driver import Hook, Run
 
 # What a tracker is given of a run folder, where it is there; curves it has already.
-FILES = ("config.json", "world.yaml", "eval.jsonl", "timing.json", "report.html")
+FILES = (
+    "config.json", "world.yaml", "constraints.yaml", "eval.jsonl", "judgement.json",
+    "timing.json", "report.html",
+)  # fmt: skip
 # Seconds that the end of a run waits for a slow store, and those for who pressed Ctrl-C.
 _PATIENCE, _HASTE = 60.0, 10.0
 
