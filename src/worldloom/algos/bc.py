@@ -93,8 +93,8 @@ class BC:
         grads, metrics = compute_gradients(self.loss, learner.actor.params, rows)
         hyper, step = learner.hyper, learner.step + 1
         actor = descend(learner.actor, grads, hyper.learning_rate)
-        # In the beginning over the newest quarter of the way: the first weights are nobody's.
-        share = jnp.maximum(hyper.tau, 4.0 / (step + 3))
+        # In the beginning over the newest half of the way: the first weights are nobody's.
+        share = jnp.maximum(hyper.tau, 2.0 / (step + 1))
         average = averaged(learner.average, actor.params, share)
         return learner.replace(actor=actor, average=average, step=step), metrics
 
