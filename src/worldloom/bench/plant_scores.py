@@ -186,12 +186,13 @@ def cloning_errors(policy: PolicyState, data: Dataset) -> np.ndarray:
 def first_as_good(errors: np.ndarray) -> int:
     """The first look whose error is within one standard error of the least; errors (looks, E).
 
-    The rule of one standard error (Breiman et al. 1984), of differences on the same episodes: what
-    is learned after that cannot be told from noise.
+    The rule of one standard error (Breiman et al. 1984): among models that are about as good, the
+    one that has learned least by heart.
     """
-    more = errors - errors[np.argmin(errors.mean(-1))]
-    tolerance = more.std(axis=-1, ddof=1) / np.sqrt(errors.shape[-1])
-    return int(np.argmax(more.mean(-1) <= tolerance))
+    means = errors.mean(-1)
+    least = int(np.argmin(means))
+    tolerance = errors[least].std(ddof=1) / np.sqrt(errors.shape[-1])
+    return int(np.argmax(means <= means[least] + tolerance))
 
 
 # NeoRL-2's data ----------------------------------------------------------------------------------
