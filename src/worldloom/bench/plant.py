@@ -60,12 +60,10 @@ class Sizes:
     looks: int = 10  # evaluations on the way
     # Our plants
     plants: tuple[str, ...] = PLANTS
-    qualities: tuple[Any, ...] = ("medium", "mixed")
-    plant_updates: Mapping[str, int] = field(
-        default_factory=lambda: {"bc": 5_000, "td3bc": 5_000, "iql": 5_000}
-    )
-    plant_rows: int = 50_000
-    plant_episodes: int = 64
+    qualities: tuple[Any, ...] = ("expert", "medium", "mixed", "random")
+    plant_updates: Mapping[str, int] = field(default_factory=lambda: {"bc": 1_000, "iql": 2_000})
+    plant_rows: int = 20_000
+    plant_episodes: int = 32
     # Safety
     cases: int = 1_000_000
     filter_batch: int = 1024

@@ -47,7 +47,7 @@ class Sizes:
     walk_minutes: float = 45.0
     amp_minutes: float = 45.0
     stand_minutes: float = 15.0
-    stand_updates: int = 200
+    stand_updates: int = 250
     eval_every: int = 50
     tiny_learning: bool = False
 

@@ -30,7 +30,10 @@ TOLERANCE = 0.075  # m/s
 BINS = 18  # of the phase, over which gaits are compared
 SETTLING = round(2.0 / CONTROL_SECONDS)  # steps before a speed counts
 # Pushes of so many newtons for so many steps of control, every two to three seconds.
-LADDER = ((5.0, 10), (8.0, 10), (10.0, 10), (9.0, 15), (12.0, 15), (16.0, 15), (20.0, 15))
+LADDER = (
+    (5.0, 10), (6.0, 10), (7.0, 10), (8.0, 10), (10.0, 10),
+    (9.0, 15), (12.0, 15), (16.0, 15), (20.0, 15),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
