@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,6 +31,16 @@ COMMANDS = {
     "arc": "list, draw and play the tasks of the ARC suite",
     "doctor": "show versions, devices and caches, and check that they work",
 }
+# Those that are modules of their own, each with `command(argv)`; the others are below.
+MODULES = {
+    "arc": "worldloom.report.arc_command",
+    "audit": "worldloom.deploy.audit_command",
+    "bench": "worldloom.bench.suites",
+    "compare": "worldloom.bench.compare",
+    "data": "worldloom.report.data_command",
+    "serve": "worldloom.deploy.serve_command",
+    "sweep": "worldloom.report.sweep_command",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,8 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"worldloom: no command {name!r}; {suggest(name, list(COMMANDS))}", file=sys.stderr)
         return 2
-    command: Callable[[list[str]], int] = globals()[f"_{name}"]
     try:
+        command: Callable[[list[str]], int] = (
+            import_module(MODULES[name]).command if name in MODULES else globals()[f"_{name}"]
+        )
         return command(rest)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -225,8 +238,6 @@ def _suite_of(argv: list[str], run: str | None) -> str | None:
 
 
 def _runs_of(suite: str) -> Any:
-    from importlib import import_module
-
     return import_module(_RUNS[suite])
 
 
@@ -283,56 +294,6 @@ def _run(config: "TrainConfig", folder: Path, args: Any, command: str) -> int:
         shown["go on with"] = again
     facts(f"{config.env}, {config.algo}, {config.mode}, seed {config.seed}", shown)
     return 130 if result.interrupted else 0
-
-
-# sweep -----------------------------------------------------------------------------------------
-
-
-def _sweep(argv: list[str]) -> int:
-    import tyro
-
-    @dataclass
-    class Sweep:
-        env: Annotated[str, tyro.conf.Positional] = "treasurehunt"
-        """A world's name or a YAML file."""
-        world: tuple[str, ...] = ()
-        """Options of the world, as name=value."""
-        seeds: int = 5
-        """Seeds 0 .. seeds-1 of every point of the grid, run together."""
-        grid: tuple[str, ...] = ()
-        """Settings to vary, as name=value,value,... e.g. iqn.learning_rate=1e-3,2e-3."""
-        epochs: int = 40
-        episodes: int = 200
-        """Evaluation episodes of every run at the end."""
-        out: Path = Path("runs")
-        json: bool = False
-
-    args = _parse(Sweep, argv, "sweep")
-    from worldloom.report.pages import write_page
-    from worldloom.track.machine import use_compilation_cache
-    from worldloom.train.config import TrainConfig
-    from worldloom.train.sweep import parse_grid, sweep
-
-    use_compilation_cache()
-    config = TrainConfig(env=args.env, world=_world_options(args.world), epochs=args.epochs)
-    rows, path = sweep(config, parse_grid(args.grid), args.seeds, args.episodes, args.out)
-    page = write_page(path)
-    if args.json:
-        _print_json({"results": rows, "file": str(path), "report": str(page)})
-        return 0
-    from worldloom.track.console import table
-
-    table(
-        f"sweep of {args.env}: greedy score over {args.seeds} seeds",
-        ["settings", "mean", "stderr", "worst seed", "seconds"],
-        [
-            [r["settings"] or "defaults", f"{r['mean']:.1f}", f"{r['stderr']:.1f}",
-             f"{r['worst']:.1f}", f"{r['seconds']:.1f}"]
-            for r in rows
-        ],
-    )  # fmt: skip
-    print(f"written to {path} and {page}")
-    return 0
 
 
 # eval ------------------------------------------------------------------------------------------
@@ -409,25 +370,7 @@ def _play(args: Any) -> int:
     return 0
 
 
-# compare, bench, report ------------------------------------------------------------------------
-
-
-def _compare(argv: list[str]) -> int:
-    from worldloom.bench.compare import command
-
-    return command(argv)
-
-
-def _bench(argv: list[str]) -> int:
-    from worldloom.bench.suites import command
-
-    return command(argv)
-
-
-def _data(argv: list[str]) -> int:
-    from worldloom.report.data_command import command
-
-    return command(argv)
+# export, report --------------------------------------------------------------------------------
 
 
 def _export(argv: list[str]) -> int:
@@ -436,18 +379,6 @@ def _export(argv: list[str]) -> int:
         from worldloom.deploy.plant_command import command
     else:
         from worldloom.deploy.robot_command import command
-    return command(argv)
-
-
-def _serve(argv: list[str]) -> int:
-    from worldloom.deploy.serve_command import command
-
-    return command(argv)
-
-
-def _audit(argv: list[str]) -> int:
-    from worldloom.deploy.audit_command import command
-
     return command(argv)
 
 
@@ -469,15 +400,6 @@ def _report(argv: list[str]) -> int:
     else:
         print(f"written to {page}")
     return 0
-
-
-# arc -------------------------------------------------------------------------------------------
-
-
-def _arc(argv: list[str]) -> int:
-    from worldloom.report.arc_command import command
-
-    return command(argv)
 
 
 # doctor ----------------------------------------------------------------------------------------

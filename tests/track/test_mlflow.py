@@ -280,7 +280,10 @@ def test_a_server_needs_no_database_packages(tmp_path, monkeypatch):
     find = trackers.find_spec
     monkeypatch.setattr(trackers, "find_spec", lambda n: find(n) if n == "mlflow" else None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
-    Mlflow(tmp_path)
+    assert isinstance(trackers.open_tracker("mlflow", tmp_path), Mlflow)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/store.db")
+    with pytest.raises(ImportError, match="sqlalchemy"):
+        trackers.open_tracker("mlflow", tmp_path)
 
 
 def test_nothing_is_imported_or_written_before_a_run_starts(tmp_path):

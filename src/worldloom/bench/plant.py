@@ -51,7 +51,7 @@ class Sizes:
     # Scores
     score_updates: Mapping[str, int] = field(
         default_factory=lambda: {
-            # CQL and EDAC would need hours on two cores to come to anything.
+            # Not CQL and EDAC: at some 15 updates a second, six runs of one would take hours.
             "bc": 10_000, "rebrac": 20_000, "iql": 8_000, "td3bc": 8_000,
         }
     )  # fmt: skip

@@ -53,7 +53,7 @@ def to_onnx(
     asked = {"obs": obs} | {f"memory_{name}": np.asarray(memory[name]) for name in MEMORY}
     try:
         model = build(run, asked, list(wanted), OPSET)
-    except (ValueError, NotImplementedError) as error:
+    except ValueError as error:
         text = " ".join(str(error).split())[:300]
         raise ValueError(
             f"export: this policy and its filter cannot be written as ONNX ({text}); "

@@ -33,7 +33,7 @@ from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.margins import all_margins, linearise, model_margins, move, reach
 from worldloom.safety.projection import project
-from worldloom.safety.short import every, total
+from worldloom.safety.short import every, place_of_smallest, total
 
 ACCEPTED = 0.5  # of the tolerance; see TOLERANCE
 # How much more than the first linearisation missed by the next ones ask for: on a curved row
@@ -257,7 +257,7 @@ def filter_action(
     intervened = ~every(action == wanted)
     # No action could have changed a state row; a soft one that is crossed is an alarm and no cause.
     alarm = (kinds == "state") & ~hard
-    worst = jnp.argmin(jnp.where(alarm, jnp.inf, before / c.scale)).astype(jnp.int32)
+    worst = place_of_smallest(jnp.where(alarm, jnp.inf, before / c.scale))
     caused = (intervened | emergency) & finite & ~memory.latched
     report = SafetyReport(
         is_safe=every(_take(after >= -c.tolerance, hard)),

@@ -33,6 +33,17 @@ def smallest(values: Array) -> Array:
     return _reduce(jnp.minimum, jnp.min, values)
 
 
+def place_of_smallest(values: Array) -> Array:
+    """Which of the last axis of (..., k) is the smallest, int32 (...); of equals the first."""
+    if values.shape[-1] > SHORT:
+        return jnp.argmin(values, axis=-1).astype(jnp.int32)
+    least, place = values[..., 0], jnp.zeros(values.shape[:-1], jnp.int32)
+    for i in range(1, values.shape[-1]):
+        less = values[..., i] < least
+        least, place = jnp.where(less, values[..., i], least), jnp.where(less, i, place)
+    return place
+
+
 def every(values: Array) -> Array:
     """Whether all of the last axis of (..., k) hold; yes, where there are none."""
     return _reduce(operator.and_, jnp.all, values)
