@@ -46,9 +46,8 @@ lint: $(DEV) ## style, types and import contracts only
 docs: $(DEV) ## build the documentation in site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(DEV) $(PEERS)/.stamp ## measure everything again and write benchmarks/results/ (half an hour or more)
-	$(BIN)/worldloom bench grid $(BENCH_ARGS)
-	$(BIN)/worldloom bench arc $(BENCH_ARGS)
+bench: $(DEV) peers ## measure everything again and write benchmarks/results/ (four hours)
+	for suite in grid arc robot plant; do $(BIN)/worldloom bench $$suite $(BENCH_ARGS) || exit; done
 
 figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m worldloom.bench.figures

@@ -2,7 +2,7 @@
 
 python examples/13_plant_from_data_to_server.py [--quick]      needs: pip install 'worldloom[serve]'
 
-The same on the command line:
+What it does is what these commands do, one after the other:
 
     worldloom train reactor --algo iql --dataset medium
     worldloom eval runs/RUN
@@ -19,28 +19,34 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-import worldloom
 from worldloom import cli
 
-SMALL = {
-    "data_steps": 2_000, "epochs": 2, "updates_per_epoch": 50, "batch_size": 32, "hidden": (16, 16),
-    "eval_episodes": 4, "judge_updates": 50, "world": {"horizon": 30},
-}  # fmt: skip
+SMALL = (
+    "--data-steps 2000 --epochs 2 --updates-per-epoch 50 --batch-size 32 --hidden 16 16 "
+    "--eval-episodes 4 --judge-updates 50 --world horizon=30 --no-report"
+)
+
+
+def worldloom(line: str) -> None:
+    """Runs a command in this process."""
+    code = cli.main(line.split())
+    if code:
+        sys.exit(code)
 
 
 def main(quick: bool) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="worldloom-plant-")) / "run"
-    run = worldloom.train(
-        "reactor", algo="iql", dataset="medium", out=folder, report=not quick,
-        **(SMALL if quick else {"epochs": 30}),
-    )  # fmt: skip
+    root = Path(tempfile.mkdtemp(prefix="worldloom-plant-"))
+    more = SMALL if quick else "--epochs 30"
+    worldloom(f"train reactor --algo iql --dataset medium --out {root} {more}")
+    (folder,) = root.iterdir()
     judged = json.loads((folder / "judgement.json").read_text())
-    print(f"in the plant, filtered: {run.evaluation.mean:.1f}; discounted, from data alone:")
+    print("discounted return, estimated from data alone:")
     for estimate in judged["estimates"]:
         print(f"  {estimate['value']:.1f} by {estimate['method']}")
     print(f"  {judged['true_return']:.1f} in truth")
 
-    cli.main(["export", str(folder), "--no-onnx"])
+    worldloom(f"eval {folder} --episodes 8")
+    worldloom(f"export {folder} --no-onnx")
     bundle = folder / "bundle"
     serve = ["serve", str(bundle), "--no-token", "--port", "0", "--json", "--deadline", "5"]
     command = [str(Path(sys.executable).with_name("worldloom")), *serve]
@@ -56,7 +62,7 @@ def main(quick: bool) -> None:
             print(f"do {told['control']}", "in an emergency" if told["emergency"] else "")
         server.terminate()
     # What the server wrote down is executed again, and must be the same to the bit.
-    cli.main(["audit", "replay", str(folder / "audit.jsonl"), str(bundle)])
+    worldloom(f"audit replay {folder / 'audit.jsonl'} {bundle}")
 
 
 if __name__ == "__main__":

@@ -115,6 +115,28 @@ def test_envs_lists_the_worlds(call):
     assert "treasurehunt" in table
 
 
+def test_a_world_that_cannot_be_made_is_listed_with_the_reason(call, monkeypatch):
+    from worldloom.envs import registry
+
+    def sail(**options):
+        raise ImportError("sailing needs a boat; pip install 'worldloom[boat]'")
+
+    monkeypatch.setitem(registry._REGISTERED, "sea", (sail, "sail round the cape"))
+    monkeypatch.setattr(registry, "_BUILT_IN", {"tag": registry._BUILT_IN["tag"]})
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, err = call("envs --json")
+    assert (code, err) == (0, "")
+    tag, sea = json.loads(out)
+    assert tag["agents"] > 1
+    assert sea == {
+        "name": "sea", "description": "sail round the cape",
+        "missing": "sailing needs a boat; pip install 'worldloom[boat]'",
+    }  # fmt: skip
+    code, table, _ = call("envs")
+    assert code == 0
+    assert "sailing needs a boat; pip install 'worldloom[boat]'" in table
+
+
 def test_doctor_gives_its_findings_and_its_verdict(call, monkeypatch):
     from worldloom.track import doctor
 

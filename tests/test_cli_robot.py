@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -88,11 +89,14 @@ def test_the_page_of_a_run_is_written_again(trained, call, tmp_path):
     [
         ("--task wlak", "there is no task 'wlak'; did you mean 'walk'?"),
         ("--robot nowhere.xml", "there is no MJCF file nowhere.xml"),
+        ("--motion nowhere.npz", "there is no reference motion nowhere.npz"),
+        ("--task stand --motion walk.npz", "has no use for a motion; leave 'walk.npz' out"),
         ("--devices 64", "device(s); ask for 1 to"),
         ("--level 1 --devices 2", "level 4"),
         ("--level 3 --physics c", "level 3 is trained with physics='mjx', not 'c'"),
         ("--physics numpy", "level 1"),
         ("--task stand --amp.weight 0.1", "the motion prior is a gait"),
+        ("--level 3 --trainer brax", "trainer='brax' is for levels 2 and 4"),
         ("--updates 0", "updates=0; it must be at least 1"),
         ("--ppo.num-minibatches 7", "num_minibatches=7"),
         ("--network.activation gelu2", "gelu2"),
@@ -108,6 +112,15 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(call, tmp_path, op
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_missing_mujoco_is_told_in_one_line(call, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)  # as if it were not installed
+    code, out, err = call("train biped")
+    assert (code, out) == (2, "")
+    why = 'the robot suite needs MuJoCo, which is not installed; pip install "worldloom[robot]"'
+    assert err == f"worldloom train: {why}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_robot_without_its_sensors_is_refused_with_their_names(call, tmp_path):
     from worldloom.envs.robot.model import ASSETS
 
@@ -120,6 +133,29 @@ def test_a_robot_without_its_sensors_is_refused_with_their_names(call, tmp_path)
     assert "there is no sensor 'gyro' for gyro" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_is_exported(trained, call, tmp_path):
+    code, out, err = call(f"export {trained} --out bundle --json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["network"]["layers"] == [48, 8, 13]
+    assert (tmp_path / "bundle" / "policy_runtime.py").is_file()
+
+
+@pytest.mark.parametrize("settings", [{"level": 2}, {"level": 4, "trainer": "brax"}])
+def test_what_brax_learned_is_not_exported(call, tmp_path, contents, settings):
+    from worldloom.train.robot_config import RobotTrainConfig
+
+    (tmp_path / "run").mkdir()
+    kept = {"config": RobotTrainConfig(**settings).to_dict()}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(kept))
+    before = contents(tmp_path)
+    code, out, err = call("export run")
+    assert (code, out) == (2, "")
+    assert "run was learned by Brax's PPO, whose networks the numpy runtime does not know" in err
+    assert "level 1, 3 or 4" in err
+    assert err.count("\n") == 1
+    assert contents(tmp_path) == before
 
 
 def test_a_finished_run_of_other_settings_is_not_resumed(trained, call, contents):

@@ -128,7 +128,11 @@ def _envs(argv: list[str]) -> int:
 
     rows = []
     for name, text in registry.names().items():
-        env = registry.make(name)
+        try:
+            env = registry.make(name)
+        except (ImportError, ValueError) as error:  # an extra that is missing
+            rows.append({"name": name, "description": text, "missing": str(error)})
+            continue
         facts = describe(env.base) if isinstance(env.base, GridWorld) else env.base.describe()
         rows.append(facts | {"horizon": env.spec.horizon, "description": text})
     if args.json:
@@ -139,12 +143,16 @@ def _envs(argv: list[str]) -> int:
     table(
         "worlds",
         ["world", "size", "agents", "turns", "actions", "what it is"],
-        [
-            [r["name"], r["size"], r["agents"], r["horizon"], len(r["actions"]), r["description"]]
-            for r in rows
-        ],
+        [_world_row(row) for row in rows],
     )
     return 0
+
+
+def _world_row(row: dict[str, Any]) -> list[Any]:
+    if "missing" in row:
+        return [row["name"], "", "", "", "", row["missing"]]
+    facts = [row[name] for name in ("name", "size", "agents", "horizon")]
+    return [*facts, len(row["actions"]), row["description"]]
 
 
 # train -----------------------------------------------------------------------------------------

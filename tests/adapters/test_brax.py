@@ -23,6 +23,7 @@ from worldloom.adapters.brax import BraxWildRobotWrapper, wrap_for_training
 from worldloom.adapters.brax_compat import quiet_import
 
 with quiet_import():
+    from brax import envs
     from brax.envs import training
     from brax.envs.base import Env
 
@@ -135,6 +136,17 @@ def test_options_of_the_biped_make_a_world():
     env = BraxWildRobotWrapper({"task": "stand", "physics": "c", "horizon": 7, "threads": 1})
     assert env.world.spec.name.endswith("stand")
     assert env.world.spec.horizon == 7
+
+
+def test_brax_knows_the_biped_by_name():
+    env = envs.get_environment("worldloom_biped", task="stand", physics="c", horizon=7, threads=1)
+    assert isinstance(env, BraxWildRobotWrapper)
+    assert (env.world.spec.horizon, env.backend) == (7, "c")
+    many = envs.create(
+        "worldloom_biped", episode_length=5, batch_size=2, task="stand", physics="c", threads=1
+    )
+    state = jax.eval_shape(many.reset, jax.random.PRNGKey(0))
+    assert state.obs["state"].shape == (2, *env.observation_size["state"])
 
 
 @pytest.mark.parametrize("wrap", [None, training.wrap, wrap_for_training])

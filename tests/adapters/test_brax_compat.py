@@ -164,3 +164,9 @@ def test_only_the_warning_that_is_known_is_silenced():
             for text in ("JAXopt is no longer maintained. See elsewhere.", "something else"):
                 warnings.warn(text, DeprecationWarning, stacklevel=1)
     assert [str(one.message) for one in seen] == ["something else"]
+
+
+def test_what_is_printed_during_an_import_is_no_result(capsys):
+    with quiet_import():
+        print("something is missing")
+    assert capsys.readouterr() == ("", "something is missing\n")

@@ -99,6 +99,13 @@ def test_a_policy_with_noise_has_the_density_of_its_noise(logged):
         gaussian_log_prob(policy.replace(noise=0.0), logged)
 
 
+def test_returns_are_summed_episode_by_episode():
+    ends = np.asarray([False, True, True, False, False, True])
+    zeros = np.zeros((6, 1))
+    dataset = from_columns(zeros, zeros, [1, 2, 3, 4, 5, 6], zeros, ends, ~ends & False)
+    np.testing.assert_allclose(discounted_returns(dataset, 0.5), [2.0, 3.0, 8.0])
+
+
 def test_an_ended_episode_keeps_its_weight():
     """Two episodes, of 2 steps and of 1; the ratio is 2 at each step of the first, 8 in the other.
 

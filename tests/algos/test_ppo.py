@@ -11,7 +11,7 @@ import pytest
 from flax import struct
 
 from worldloom.algos import ppo
-from worldloom.algos.ppo import PPO, Apart, PPOConfig, Samples, gae
+from worldloom.algos.ppo import PPO, Apart, PPOConfig, Rollout, Samples, gae
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import autoreset, batch
@@ -389,6 +389,41 @@ def test_the_metrics_say_how_well_values_explain_returns():
     _, metrics = update(state, blind, jax.random.key(0))
     assert abs(metrics.explained_variance) < 1e-5
     assert all(x.shape == () and x.dtype == jnp.float32 for x in jax.tree.leaves(metrics))
+
+
+def test_devices_that_share_the_worlds_learn_what_one_learns_from_all():
+    """With a mapped axis in the place of devices; one minibatch, whose order does not matter."""
+    steps, worlds = 12, 6
+    config = PPOConfig(
+        num_worlds=worlds, unroll_length=steps, num_epochs=1, num_minibatches=1,
+        normalise_observations=True,
+    )  # fmt: skip
+    network = ActorCritic(action_size=2, hidden=(16,))
+    alone, together = PPO(config, network), PPO(config, network, axis_name="devices")
+    other = np.arange(worlds) >= worlds // 2  # these see and earn quite other things
+    rewards, values, next_values, *endings = random_steps(steps=steps, worlds=worlds)
+    rng = np.random.default_rng(2)
+    obs = rng.normal(size=(steps, worlds, 3)) * (1 + other[:, None]) + 4 * other[:, None]
+    obs, action = obs.astype(np.float32), rng.normal(size=(steps, worlds, 2)).astype(np.float32)
+    state = jax.jit(alone.init)(jax.random.key(0), obs[0])
+    acted = jax.jit(alone.policy)(state, obs.reshape(-1, 3))[0].log_prob(action.reshape(-1, 2))
+    acted = acted.reshape(steps, worlds) + rng.normal(size=(steps, worlds)).astype(np.float32) / 10
+    earned = (rewards + 3 * other).astype(np.float32)
+    rollout = Rollout(obs, action, acted, values, earned, *endings, next_values)
+
+    update = jax.jit(alone.update)
+    share = jax.jit(jax.vmap(together.update, in_axes=(0, 1, 0), axis_name="devices"))
+    halves = jax.tree.map(lambda x: x.reshape(steps, 2, worlds // 2, *x.shape[2:]), rollout)
+    both = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    keys = jax.random.split(jax.random.key(1), 2)
+    for key in keys:  # twice: the second sees through what the normaliser learned in the first
+        state, metrics = update(state, rollout, key)
+        both, told = share(both, halves, keys)
+        for ours, theirs in zip(
+            jax.tree.leaves((both, told)), jax.tree.leaves((state, metrics)), strict=True
+        ):
+            np.testing.assert_array_equal(ours[0], ours[1])
+            np.testing.assert_allclose(ours[0], theirs, rtol=1e-5, atol=2e-6)
 
 
 def test_what_is_not_finite_changes_nothing_and_is_counted():

@@ -238,6 +238,10 @@ def test_violations_are_counted_in_steps_that_were_played():
 # Safety and serving ------------------------------------------------------------------------------
 
 
+def test_the_table_has_every_plant():
+    assert set(plant.PLANTS) == set(registry.names("plant"))
+
+
 def test_the_filter_is_measured_and_attacked_on_every_plant(monkeypatch, tmp_path):
     def cost(plant, batch, repeats):
         return {"plant": plant, "batch": batch, "overhead": 0.2 if plant == "linear" else 0.9}

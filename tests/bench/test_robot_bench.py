@@ -94,6 +94,7 @@ def test_brax_is_given_the_same_passes_as_our_ppo():
     assert brax.num_updates_per_batch * brax.num_minibatches == 12
     assert (brax.policy_hidden, brax.value_hidden) == ((8,), (8,))
     assert (brax.num_envs, brax.devices, brax.run_evals) == (16, 2, False)
+    assert not brax.log_training_metrics
 
 
 def test_brax_is_timed_by_its_own_clock_after_it_has_compiled(monkeypatch):

@@ -96,3 +96,73 @@ def test_only_devices_that_exist_can_be_asked_for(count):
         ValueError, match=f"num_devices={count}, .*ask for 1 to {len(jax.devices())}"
     ):
         mesh.device_mesh(count)
+
+
+# Processes -------------------------------------------------------------------------------------
+
+SLURM = {"SLURM_NTASKS": "4", "SLURM_STEP_NODELIST": "node[1-2]"}
+OURS = {"JAX_COORDINATOR_ADDRESS": "host:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+
+
+@pytest.fixture
+def join_in(monkeypatch):
+    """join_in(variables, *arguments): whether there are others, and what jax was started with."""
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *given: asked.append(given))
+    for name in (*mesh.VARIABLES, *mesh.SCHEDULERS, *mesh.SCHEDULERS.values()):
+        monkeypatch.delenv(name, raising=False)
+
+    def join(variables, *arguments):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return mesh.join(*arguments), *asked
+
+    return join
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        (SLURM, (None, None, None)),  # jax asks Slurm itself
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, (None, None, None)),
+        (OURS, ("host:1", 2, 1)),
+        (SLURM | {"JAX_COORDINATOR_ADDRESS": "host:1"}, (None, None, None)),
+        (SLURM | OURS, ("host:1", 2, 1)),
+    ],
+)
+def test_variables_tell_of_other_processes(join_in, variables, told):
+    assert join_in(variables) == (True, told)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"SLURM_NTASKS": "4"},  # in the script of a job, which nothing has been started from yet
+        SLURM | {"SLURM_NTASKS": "1"},
+        {"JAX_COORDINATOR_ADDRESS": "host:1"},
+        OURS | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"},
+    ],
+)
+def test_a_process_that_is_alone_waits_for_nobody(join_in, variables):
+    assert join_in(variables) == (False,)
+
+
+def test_arguments_are_heard_before_variables(join_in):
+    assert join_in(SLURM | OURS, "other:2", 3, 0) == (True, ("other:2", 3, 0))
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "message"),
+    [
+        ({"JAX_NUM_PROCESSES": "2"}, (), "JAX_PROCESS_ID=None: set all three"),
+        (OURS | {"JAX_PROCESS_ID": "one"}, (), "JAX_PROCESS_ID=one: .* to numbers"),
+        (OURS | {"JAX_PROCESS_ID": "2"}, (), "process_id=2 of num_processes=2; .* from 0"),
+        ({}, ("host:1", 2, -1), "process_id=-1 of num_processes=2"),
+        ({}, ("host:1", 2), "process_id=None: several processes need all three"),
+    ],
+)
+def test_processes_that_are_told_by_halves_are_refused(join_in, variables, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        join_in(variables, *arguments)

@@ -10,6 +10,7 @@ import pytest
 
 from worldloom.deploy import plant_export
 from worldloom.deploy.bundle import difference, load_bundle
+from worldloom.deploy.bundle_folder import MEANING, digest_of, read_policy
 from worldloom.deploy.plant_export import export_bundle, observation_statistics
 from worldloom.deploy.program import Columns
 from worldloom.safety import ControlMemory, ControlState, initial_memory, safe_policy_execution
@@ -177,9 +178,10 @@ def test_a_file_that_is_missing_is_named(broken):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "is of version 2, this worldloom reads 1"),
+        ({"version": 1}, "is of version 1, this worldloom reads 2"),
         ({"kind": "worldloom robot policy"}, "not the manifest of a worldloom plant policy"),
-        ({"digest": "0" * 64}, "names policy 000000000000, its programs are"),
+        ({"digest": "0" * 64}, "names policy 000000000000, its programs and what is said of them"),
+        ({"digest": None}, "has no digest"),
         ({"memory": ["previous"]}, "remembers or reports other things"),
         ({"batch_sizes": None}, "has no batch_sizes"),
         ({"batch_sizes": []}, "lacks something or garbles it"),
@@ -192,10 +194,25 @@ def test_a_file_that_is_missing_is_named(broken):
         ({"files": {}}, "does not list control.jax"),
     ],
 )
-def test_a_manifest_that_does_not_fit_is_refused(broken, changes, message):
+def test_a_manifest_that_does_not_fit_is_refused(bundle, broken, changes, message):
+    if set(changes) & set(MEANING):  # whoever garbled it knew of the digest
+        changes |= {"digest": digest_of(read_policy(broken)[1], bundle.manifest | changes)}
     edit_manifest(broken, **changes)
     with pytest.raises(ValueError, match=message):
         load_bundle(broken)
+
+
+def test_a_signal_of_another_range_or_place_is_another_policy(bundle, broken):
+    seen, moved = bundle.observation, bundle.action
+    for signals in (
+        {"observation": seen, "action": [moved[0] | {"high": 2.0 * moved[0]["high"]}, *moved[1:]]},
+        {"observation": seen[::-1], "action": moved},
+    ):
+        edit_manifest(broken, signals=signals)
+        with pytest.raises(ValueError, match="its programs and what is said of them"):
+            load_bundle(broken)
+        with pytest.raises(ValueError, match="its programs and what is said of them"):
+            read_policy(broken)
 
 
 def test_a_manifest_that_is_no_json_is_refused(broken):
@@ -230,6 +247,20 @@ def test_a_log_kept_in_a_bundle_is_not_lost(small_plant, bundle_folder, tmp_path
     with pytest.raises(ValueError, match=r"also holds audit\.jsonl, which is not of the bundle"):
         export(small_plant, folder)
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "manifest", ["{", "[]", '{"name": "a web page"}', '{"kind": 1, "files": []}']
+)
+def test_what_lies_beside_a_manifest_that_is_not_ours_is_not_lost(
+    small_plant, tmp_path, contents, manifest
+):
+    (tmp_path / "audit.jsonl").write_text("{}")
+    (tmp_path / "manifest.json").write_text(manifest)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"also holds audit\.jsonl"):
+        export(small_plant, tmp_path)
+    assert contents(tmp_path) == before
 
 
 def test_a_bundle_that_cannot_be_replaced_stays_as_it_was(

@@ -43,6 +43,24 @@ def test_sound_data_have_no_defects():
     assert report.fatal() is None
 
 
+def test_switches_that_do_not_follow_each_other_are_a_broken_link():
+    data = sound()
+    data |= {key: data[key] > 0 for key in ("obs", "next_obs")}
+    assert "broken_link" not in check(data).counts
+    data["next_obs"][4, 1] ^= True
+    assert ("broken_link", 4, "obs[1]") in places(check(data))
+
+
+def test_the_unit_of_a_signal_does_not_decide_whether_it_is_seen():
+    data = {key: value for key, value in sound().items() if key != "time"}
+    for key in ("obs", "next_obs"):
+        data[key] = data[key] * np.float32([1.0, 1e-6, 0.0]) + np.float32([0.0, 2e-6, 7.0])
+    made = from_columns(**data)
+    scaled = np.asarray(made.normalise(made.rows.obs))
+    np.testing.assert_allclose(scaled.std(0)[:2], 1.0, rtol=1e-3)
+    assert float(made.std[2]) == 1.0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
     ("key", "column"),

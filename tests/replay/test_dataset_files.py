@@ -134,6 +134,17 @@ def test_damage_inside_names_the_array(file, tmp_path):
         load(plain)
 
 
+def test_an_encrypted_file_is_one_line_too(file, tmp_path):
+    raw = bytearray(file.read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # of a file, and in the directory
+        at = raw.index(mark)
+        raw[at + flags] |= 1
+    locked = tmp_path / "locked.npz"
+    locked.write_bytes(raw)
+    with pytest.raises(ValueError, match=r"locked\.npz: .* is damaged .*encrypted"):
+        load(locked)
+
+
 def test_python_objects_are_never_unpickled(file):
     class Bomb:
         def __reduce__(self):

@@ -109,7 +109,10 @@ def test_make_refuses_before_it_works(call, made):
 
 def test_check_is_0_for_sound_data(call):
     save(reactor_data(), "a.npz")
-    assert call("check", "a.npz") == (0, "a.npz: 60 rows, no defects\n")
+    code, out = call("check", "a.npz")
+    assert (code, out.splitlines()[0]) == (0, "a.npz: 60 rows, no defects")
+    assert "ranges were not checked" in out
+    assert "ranges were not checked" not in call("check", "a.npz", "--env", "reactor")[1]
 
 
 def test_check_is_1_for_defects_and_names_them(call):

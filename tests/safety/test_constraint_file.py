@@ -37,7 +37,7 @@ state:
 barriers:
   runaway: {signal: temperature, at_most: 375 K, gamma: 0.3, disturbance: 0.9 degF}
   gradient: {of: {temperature: 1, wall: -1}, at_most: 30 degC, hard: false}
-  dry: {signal: level, at_least: 0.2}
+  dry: {signal: level, at_least: 20 %}
 lookahead:
   steps: 4
   rows:
@@ -86,6 +86,28 @@ def test_margins_are_in_physical_units():
     assert made.horizon == 4
 
 
+def test_a_file_says_what_takes_over():
+    def loops(obs):
+        return jnp.zeros(3)
+
+    def other(obs):
+        return jnp.ones(3)
+
+    named = TEXT.replace("steps: 4", "steps: 4\n  backup: loops")
+    assert parse(TEXT, loops=loops).backup is None
+    assert parse(named, loops=loops).backup.func is loops
+    assert parse(named, loops=loops, backup=other).backup.func is other
+
+
+def test_a_change_of_a_share_needs_its_unit_too():
+    share = (Sensor("valve", "%", 0.0, 100.0),)
+    text = "emergency: {valve: 50 %}\nrate: {valve: {at_most: 5}}\n"
+    with pytest.raises(ValueError, match=r"rate\.valve\.at_most: 5 has no unit.*write '5 %'"):
+        parse_constraints(text, "plant.yaml", SEEN, share)
+    made = parse_constraints(text.replace("5}", "5 %}"), "plant.yaml", SEEN, share)
+    np.testing.assert_allclose(made.rate, [0.1])
+
+
 def test_a_file_is_read_from_its_path(tmp_path):
     path = tmp_path / "plant.yaml"
     path.write_text("emergency: {jacket: 300 K, feed: 100 L/min, bypass: 0 L/min}\n")
@@ -129,6 +151,9 @@ def test_a_file_is_read_from_its_path(tmp_path):
         ("disturbance: 0.9 degF", "disturbance: -1 K", r"barriers\.runaway\.disturbance: -1 K"),
         ("disturbance: 0.9 degF", "disturbance: 1 L", r"barriers\.runaway\.disturbance: '1 L'"),
         ("{temperature: 1, wall: -1}", "{temperature: 1, wall: 1}", "no zero of its own"),
+        ("at_least: 20 %", "at_least: 20", r"dry\.at_least: 20 has no unit.*write '20 %'"),
+        ("steps: 4", "steps: 4\n  backup: luck", r"lookahead\.backup: 'luck'; it must be"),
+        ("steps: 4", "steps: 4\n  backup: loops", r"lookahead\.backup: loops, of which none"),
         ("steps: 4", "steps: 0", r"lookahead\.steps: 0; it must be a whole number"),
         ("steps: 4", "steps: 1.5", r"lookahead\.steps: 1\.5"),
         ("latch_after: 5", "latch_after: -1", "latch_after: -1"),

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from worldloom.core import draws
-from worldloom.envs.plant import reactor
+from worldloom.envs.plant import hvac, reactor
+from worldloom.envs.plant.controllers import without_memory
 from worldloom.safety import ControlState, filter_action, initial_memory, validate_constraints
 from worldloom.train.plant_safety import (
     constraint_text,
     constraints_for,
     constraints_from,
+    constraints_in,
     safest_action,
 )
 
@@ -146,3 +148,23 @@ def test_disturbed_reactors_need_the_reserve(world, constraints, play):
     crossed = [(play(c, params, True)[0].min(axis=1) < 0.0).mean() for c in (none, larger)]
     assert crossed[0] > 0.1
     assert crossed[1] < 0.05
+
+
+def test_what_takes_over_is_what_keeps_the_plant(world):
+    """An office needs heat in winter and cold in summer: no one action will do."""
+    assert "  backup: emergency\n" in constraint_text(world, emergency=EMERGENCY)
+    office = hvac.make().base
+    text = constraint_text(office)
+    assert "  backup: loops\n" in text
+    keys = jax.random.split(jax.random.key(1), 64)
+    obs = jax.vmap(lambda key: office.reset(key, office.params)[1].obs)(keys)
+    wanted = jax.vmap(without_memory(office))(obs)
+
+    def emergencies(text):
+        made = constraints_in(text, "office.yaml", office)
+        memory = jax.vmap(initial_memory, (None, 0))(made, wanted)
+        filtered = jax.jit(jax.vmap(filter_action, (0, 0, None)))
+        return float(filtered(wanted, ControlState(obs, memory), made)[1].emergency.mean())
+
+    assert emergencies(text) < 0.02
+    assert emergencies(text.replace("backup: loops", "backup: emergency")) > 0.1

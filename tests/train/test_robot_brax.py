@@ -15,6 +15,7 @@ from worldloom.core.spaces import Box
 from worldloom.core.types import Array, TimeStep
 from worldloom.envs import registry
 from worldloom.train.robot_brax import BraxConfig, _factory, _seed, load, save, train_brax
+from worldloom.train.robot_brax_trainer import _as_metrics
 
 pytest.importorskip("brax", reason="needs worldloom[robot]")
 
@@ -59,8 +60,19 @@ TINY = BraxConfig(
 
 
 @pytest.fixture(scope="module")
-def learned():
-    return train_brax(guessing(), PROBE)
+def training():
+    """The result of a training that learns, and all that was told on the way."""
+    told = []
+    result = train_brax(
+        guessing(), PROBE, log_training_metrics=True,
+        progress=lambda steps, row: told.append((steps, row)),
+    )  # fmt: skip
+    return result, told
+
+
+@pytest.fixture(scope="module")
+def learned(training):
+    return training[0]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +95,28 @@ def test_brax_learns_what_can_be_known(learned):
     assert last["eval/episode_reward"] > 0.98 * LIMIT > first["eval/episode_reward"]
     seen = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
     np.testing.assert_allclose(learned.act(seen), 0.5 * seen, atol=0.15)
+
+
+def test_the_episodes_of_training_are_told_after_each_update(training):
+    result, told = training
+    of_episodes = [(steps, row) for steps, row in told if "episode/length" in row]
+    assert [steps for steps, _ in of_episodes] == [640 * (n + 1) for n in range(60)]
+    assert all(row["episode/length"] == LIMIT for _, row in of_episodes)
+    returns = [row["episode/sum_reward"] for _, row in of_episodes]
+    assert returns[-1] > 0.85 * LIMIT > returns[0]  # with the noise of exploring
+    others = [{"steps": steps, **row} for steps, row in told if "episode/length" not in row]
+    assert result.history == others
+    assert len(others) == 2
+
+
+def test_worlds_that_diverge_are_counted_in_the_updates_they_diverged_in():
+    ended = {"length": 5.0, "sum_reward": 3.0, "fell": 0.5, "diverged": 0.25}
+    rows = [{}, {f"episode/{name}": value for name, value in ended.items()}]
+    metrics = _as_metrics({"training/v_loss": 2.0}, rows, steps=40, sound=True)
+    np.testing.assert_array_equal(metrics.episodes, [0, 8])
+    np.testing.assert_array_equal(metrics.episode_return, [np.nan, 3.0])
+    np.testing.assert_array_equal(metrics.outcomes["diverged"], [np.nan, 0.25])
+    np.testing.assert_array_equal(metrics.learned.value_loss, [2.0, 2.0])
 
 
 def test_time_running_out_is_not_the_end_of_the_world(learned):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from worldloom.track.checkpoint import Checkpoints
-from worldloom.train import runner
+from worldloom.train import driver, runner
 from worldloom.train.evaluate import Evaluation
 from worldloom.train.load import load_run
 from worldloom.train.online import EpochMetrics
@@ -109,6 +109,27 @@ def test_ctrl_c_while_random_play_is_scored_loses_nothing(counter, tiny, tmp_pat
     assert result.interrupted
     assert newest(folder) == 0
     assert run(tiny(), folder, resume=True).epoch == 6
+
+
+def test_ctrl_c_in_a_process_that_follows_waits_for_what_the_leader_says(
+    tiny, tmp_path, monkeypatch, capsys
+):
+    class Interrupted(Counter):
+        def advance(self, epochs):
+            if self.epoch == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().advance(epochs)
+
+    told = iter([False, False, True])
+    monkeypatch.setattr(driver, "leads", lambda: False)
+    monkeypatch.setattr(driver, "agreed", lambda flag: next(told))
+    before = signal.getsignal(signal.SIGINT)
+    follower = driver.Run(tiny(), tmp_path / "run", Interrupted(), evaluator=None)
+    driver.drive(follower, lambda *_: pytest.fail("a follower writes nothing"))
+    assert (follower.epoch, follower.interrupted) == (4, True)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capsys.readouterr().err == ""
+    assert not follower.folder.exists()
 
 
 def test_a_run_turns_the_compilation_cache_on(counter, tiny, tmp_path, monkeypatch):

@@ -3,6 +3,9 @@
 Our whole state is Brax's `pipeline_state`, so that Brax's AutoResetWrapper, which restores that and
 the observation but never `info`, also restores clocks, commands and the last action. It returns to
 the same first state each time; `wrap_for_training` begins each episode anew.
+
+Importing this registers the biped with Brax:
+`brax.envs.get_environment("worldloom_biped", task="stand")`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +30,7 @@ from worldloom.envs.robot.world import RobotWorld
 
 try:
     with quiet_import():
+        from brax.envs import register_environment
         from brax.envs.base import Env, State, Wrapper
 except ImportError as error:
     raise ImportError(
@@ -130,6 +134,16 @@ class BraxWildRobotWrapper(Env):
     def measured(self, timestep: TimeStep, params: PyTree) -> dict[str, Array]:
         """The metrics of a time step, float32."""
         return {name: _number(x) for name, x in self._metrics(timestep, params).items()}
+
+
+class Biped(BraxWildRobotWrapper):
+    """The biped by options of `worldloom.make("biped", ...)`, as Brax's registry makes it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(options)
+
+
+register_environment("worldloom_biped", Biped)
 
 
 def metrics_of(env: PureEnv) -> Metrics:

@@ -4,10 +4,11 @@ Both functions are context managers that leave nothing behind, and that do nothi
 to be done; see docs/adr/0005-brax-on-new-jax.md.
 """
 
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -25,8 +26,11 @@ _users = 0  # how many are inside of `device_put_replicated` at this moment
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """For importing Brax: jaxopt, which it imports, warns that it is no longer maintained."""
-    with warnings.catch_warnings():
+    """For importing Brax: jaxopt, which it imports, warns that it is no longer maintained.
+
+    And MJX prints what it does without, which must not end up in a command's result.
+    """
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.filterwarnings("ignore", "JAXopt is no longer maintained", DeprecationWarning)
         yield
 

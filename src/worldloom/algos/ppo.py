@@ -212,6 +212,10 @@ class PPO:
         """Means over the devices; what there is where there is one."""
         return tree if self.axis_name is None else jax.lax.pmean(tree, self.axis_name)
 
+    def variance(self, values: Array) -> Array:
+        """Of all values (n,) that the devices have, ()."""
+        return self.shared(jnp.square(values - self.shared(values.mean())).mean())
+
     @property
     def optimiser(self) -> optax.GradientTransformation:
         # One flat vector instead of many small arrays: fewer kernels to compile. The learning rate
@@ -381,8 +385,8 @@ class PPO:
             name: jnp.where(good, x, 0.0).sum() / jnp.maximum(good.sum(), 1)
             for name, x in parts.items()
         }
-        spread = self.shared(samples.returns.var())
-        missed = self.shared(samples.advantage.var())  # returns less values
+        spread = self.variance(samples.returns)
+        missed = self.variance(samples.advantage)  # returns less values
         metrics = PPOMetrics(
             **means,
             explained_variance=1.0 - missed / jnp.maximum(spread, 1e-8),

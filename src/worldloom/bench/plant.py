@@ -23,7 +23,10 @@ from worldloom.track.sinks import plain
 
 RATIOS = MEANING["plant"]
 SECTIONS = ("speed", "steps", "safety", "serving", "plants", "scores")
-PLANTS = ("reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark")
+PLANTS = (
+    "reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark", "dmsd",
+    "simglucose",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,9 @@ class Sizes:
     # Safety
     cases: int = 1_000_000
     filter_batch: int = 1024
-    filter_repeats: int = 200
-    filtered: tuple[str, ...] = ("linear", "reactor")  # a linear barrier, and an integrated model
+    filter_repeats: int = 1000
+    # A linear barrier, an integrated model, and all that a reactor's bundle holds
+    filtered: tuple[str, ...] = ("linear", "reactor", "shipped")
     # Serving
     served_updates: int = 2_000
     load_seconds: float = 20.0

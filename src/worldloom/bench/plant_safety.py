@@ -67,12 +67,24 @@ def reactor_plant() -> tuple[SafetyConstraints, Any]:
     constraints = make_constraints(
         5, [-1.0, -1.0], rate={0: 0.5, 1: 0.5}, barriers=[barrier], model=world.model()
     )
-    low = jnp.asarray([s.low for s in Reactor().observation], jnp.float32)
-    high = jnp.asarray([s.high for s in Reactor().observation], jnp.float32)
-    return constraints, lambda key: low + (high - low) * draws.uniform(key, (5,))
+    return constraints, _anywhere(Reactor())
 
 
-PLANTS = {"linear": linear_plant, "reactor": reactor_plant}
+def shipped_plant() -> tuple[SafetyConstraints, Any]:
+    """The reactor behind what it is exported with, soft rows and a lookahead among it."""
+    from worldloom.envs.plant.reactor import Reactor, make
+    from worldloom.train.plant_safety import constraints_for
+
+    return constraints_for(make().base), _anywhere(Reactor())
+
+
+def _anywhere(plant: Any) -> Any:
+    low = jnp.asarray([s.low for s in plant.observation], jnp.float32)
+    high = jnp.asarray([s.high for s in plant.observation], jnp.float32)
+    return lambda key: low + (high - low) * draws.uniform(key, low.shape)
+
+
+PLANTS = {"linear": linear_plant, "reactor": reactor_plant, "shipped": shipped_plant}
 
 
 def filter_cost(plant: str = "linear", batch: int = 1024, repeats: int = REPEATS) -> dict[str, Any]:

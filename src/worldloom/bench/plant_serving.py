@@ -243,17 +243,16 @@ def capacity(
 
             run(None, 1.0)  # the first requests are no measure
             peak = run(None, seconds)
-            tried = []
+            best, sustained = peak, False
             for share in SHARES:
-                paced = run(share * peak.rate, seconds)
-                tried.append(paced)
-                kept_up = paced.rate > 0.98 * share * peak.rate
-                if not paced.errors and not paced.late and kept_up:
+                best = run(share * peak.rate, seconds)
+                kept_up = best.rate > 0.98 * share * peak.rate
+                sustained = kept_up and not best.errors and not best.late
+                if sustained:
                     break
             code = server.stop()
         found = verify(log)
         records = recorded(log)
-        best = tried[-1]
         return {
             "requests_per_second": best.rate,
             "p50_ms": best.percentile(50),
@@ -261,7 +260,7 @@ def capacity(
             "errors": best.errors,
             "late": best.late,
             "emergencies": best.emergencies,
-            "sustained": not best.errors and not best.late,
+            "sustained": sustained,
             "closed_loop": {
                 "requests_per_second": peak.rate, "p50_ms": peak.percentile(50),
                 "p99_ms": peak.percentile(99), "errors": peak.errors, "late": peak.late,

@@ -34,7 +34,7 @@ class Sizes:
 
     batch: int = 512
     physics_steps: int = 50  # of control, of each robot, in a block: a second
-    physics_repeats: int = 7
+    physics_repeats: int = 11
     levels: tuple[tuple[int, int, int], ...] = ((16, 30, 5), (512, 3, 5), (4096, 1, 3))
     """Worlds, updates in a block, blocks. An update is the least there is to measure."""
     brax_updates: int = 3

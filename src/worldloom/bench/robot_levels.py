@@ -46,7 +46,8 @@ def brax_config(config: Any, updates: int, blocks: int) -> Any:
 
     made = robot_brax_trainer.brax_config(config)
     steps = blocks * updates * made.steps_per_update
-    return replace(made, num_evals=blocks + 1, num_timesteps=steps)
+    # Without its calls to the host: only playing and learning are to be timed.
+    return replace(made, num_evals=blocks + 1, num_timesteps=steps, log_training_metrics=False)
 
 
 BRAX_BLOCKS = 1000  # more than anybody asks for: Brax must be told in advance

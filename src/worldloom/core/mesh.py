@@ -85,12 +85,15 @@ def place(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
 
 # Processes -------------------------------------------------------------------------------------
 
-# What schedulers, which jax then asks for the rest, set in the processes that they start.
+# The number of processes, by schedulers that jax then asks for the rest, and what else they set in
+# those that they started together. Slurm tells the number in a job's script too, which is alone.
 SCHEDULERS = {
-    "SLURM_NTASKS": "Slurm",
-    "OMPI_COMM_WORLD_SIZE": "Open MPI",
-    "JAX_NUM_PROCESSES": "JAX's own variables",
+    "SLURM_NTASKS": "SLURM_STEP_NODELIST",
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
 }
+# The three arguments of `join`, for those who start the processes themselves. jax reads the first
+# of them alone, and that also where Slurm tells the others.
+VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
 def join(
@@ -100,25 +103,42 @@ def join(
 ) -> bool:
     """Makes this process one of several that compute together; whether there are any others.
 
-    Before anything else uses a device. Without arguments, a scheduler's variables decide.
+    Before anything else uses a device. Without arguments, variables of the environment decide:
+    `VARIABLES`, or those of a scheduler.
     """
-    given = (coordinator, num_processes, process_id)
-    if all(x is None for x in given):
-        sizes = [os.environ[name] for name in SCHEDULERS if name in os.environ]
-        if not any(size.isdigit() and int(size) > 1 for size in sizes):
+    if coordinator is None and num_processes is None and process_id is None:
+        coordinator, num_processes, process_id = _from_variables()
+        if num_processes == 1 or (num_processes is None and not _scheduled()):
             return False
     elif coordinator is None or num_processes is None or process_id is None:
         raise ValueError(
             f"coordinator={coordinator}, num_processes={num_processes}, process_id={process_id}: "
             "several processes need all three, or a scheduler that tells them"
         )
-    elif not 0 <= process_id < num_processes:
+    if num_processes is not None and not 0 <= (process_id or 0) < num_processes:
         raise ValueError(
             f"process_id={process_id} of num_processes={num_processes}; they are counted from 0"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(coordinator, num_processes, process_id)
     return True
+
+
+def _from_variables() -> tuple[str, int, int] | tuple[None, None, None]:
+    """What `VARIABLES` say; nothing where they leave processes to a scheduler, or to nobody."""
+    address, count, place = (os.environ.get(name) for name in VARIABLES)
+    if count is None and place is None:
+        return None, None, None
+    if address and count and place and count.isdigit() and place.isdigit():
+        return address, int(count), int(place)
+    told = f"{VARIABLES[0]}={address}, {VARIABLES[1]}={count}, {VARIABLES[2]}={place}"
+    raise ValueError(f"{told}: set all three, the last two to numbers, or neither of these two")
+
+
+def _scheduled() -> bool:
+    """Whether a scheduler started this process together with others."""
+    sizes = [os.environ.get(size, "") for size, mark in SCHEDULERS.items() if mark in os.environ]
+    return any(size.isdigit() and int(size) > 1 for size in sizes)
 
 
 def leads() -> bool:

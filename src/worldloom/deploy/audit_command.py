@@ -47,9 +47,9 @@ def _verify(argv: list[str]) -> int:
 
     policy = None
     if args.bundle is not None:
-        from worldloom.deploy.bundle_folder import KIND, VERSION, read_folder
+        from worldloom.deploy.bundle_folder import read_policy
 
-        policy = read_folder(args.bundle, KIND, VERSION)[0]["digest"]
+        policy = read_policy(args.bundle)[0]["digest"]
     found = verify_log(args.log, policy=policy, head=args.head)
     return _tell(facts_of(found), args.json, f"{args.log}: every hash and every link holds")
 

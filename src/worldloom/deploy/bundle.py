@@ -19,12 +19,11 @@ import jax
 import numpy as np
 
 from worldloom.deploy.artifact import KEY_WORDS, MEMORY, REPORT, Rows, pad
-from worldloom.deploy.bundle_folder import KIND, VERSION, read_folder
+from worldloom.deploy.bundle_folder import PROGRAMS, read_policy
 from worldloom.deploy.drift import Drift
 from worldloom.deploy.program import Program
 
 TOLERANCE = 1e-5  # of the self-test, in units of each number's scale
-PROGRAMS = ("control.jax", "emergency.jax", "start.jax")
 
 
 class Answer(NamedTuple):
@@ -54,7 +53,7 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """Names this policy with this filter and no other: the sha256 of its programs."""
+        """Names this policy with this filter and these signals, and no other."""
         return self.manifest["digest"]
 
     @property
@@ -171,11 +170,8 @@ class Bundle:
 def load_bundle(folder: str | Path) -> Bundle:
     """The bundle in a folder, after checking hashes and format and running its self-test."""
     folder = Path(folder)
-    manifest, files = read_folder(folder, KIND, VERSION)
-    missing = [name for name in (*PROGRAMS, "self_test.npz") if name not in files]
-    if missing:
-        raise ValueError(f"{folder}: manifest.json does not list {missing[0]}; export it again")
-    _check_manifest(folder, manifest, {name: files[name] for name in PROGRAMS})
+    manifest, files = read_policy(folder)
+    _check_manifest(folder, manifest)
     control, emergency, start = (Program(f"{folder}: {n}", files[n]) for n in PROGRAMS)
     with np.load(io.BytesIO(files["self_test.npz"]), allow_pickle=False) as stored:
         cases = {name: stored[name] for name in stored.files}
@@ -184,10 +180,10 @@ def load_bundle(folder: str | Path) -> Bundle:
     return bundle
 
 
-def _check_manifest(folder: Path, manifest: dict[str, Any], programs: dict[str, bytes]) -> None:
+def _check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     expected = {
-        "digest": str, "batch_sizes": list, "signals": dict, "constraints": list,
-        "emergency": list, "self_test": dict, "drift": dict,
+        "batch_sizes": list, "signals": dict, "constraints": list, "emergency": list,
+        "self_test": dict, "drift": dict,
     }  # fmt: skip
     for name, kind in expected.items():
         if not isinstance(manifest.get(name), kind):
@@ -207,26 +203,11 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], programs: dict[str, 
             f"{folder}: manifest.json lacks something or garbles it ({error!r}); "
             "export the policy again"
         ) from None
-    if manifest["digest"] != digest_of(programs):
-        raise ValueError(
-            f"{folder}: manifest.json names policy {manifest['digest'][:12]}, its programs are "
-            f"{digest_of(programs)[:12]}; copy the bundle again"
-        )
     if (manifest.get("memory"), manifest.get("report")) != (list(MEMORY), list(REPORT)):
         raise ValueError(
             f"{folder}: its filter remembers or reports other things than this worldloom's; "
             "export the policy again"
         )
-
-
-def digest_of(programs: Mapping[str, bytes]) -> str:
-    """The sha256 of programs, whatever the order they come in."""
-    import hashlib
-
-    joined = hashlib.sha256()
-    for name in sorted(programs):
-        joined.update(hashlib.sha256(programs[name]).digest())
-    return joined.hexdigest()
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:

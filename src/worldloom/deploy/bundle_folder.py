@@ -11,7 +11,9 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 KIND = "worldloom plant policy"
-VERSION = 1  # of such bundles
+VERSION = 2  # of such bundles
+PROGRAMS = ("control.jax", "emergency.jax", "start.jax")
+MEANING = ("signals", "constraints", "emergency")  # what the manifest says of their numbers
 
 
 def write_folder(folder: str | Path, files: Mapping[str, bytes]) -> Path:
@@ -83,6 +85,37 @@ def read_folder(
     return manifest, files
 
 
+def read_policy(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest and the files of a plant's policy, which is the one that its digest names."""
+    manifest, files = read_folder(folder, KIND, VERSION)
+    missing = [name for name in (*PROGRAMS, "self_test.npz") if name not in files]
+    if missing:
+        raise ValueError(f"{folder}: {MANIFEST} does not list {missing[0]}; export it again")
+    missing = [name for name in MEANING if name not in manifest]
+    if missing or not isinstance(manifest.get("digest"), str):
+        raise ValueError(f"{folder}: {MANIFEST} has no {(*missing, 'digest')[0]}; export it again")
+    found = digest_of(files, manifest)
+    if manifest["digest"] != found:
+        raise ValueError(
+            f"{folder}: {MANIFEST} names policy {manifest['digest'][:12]}, its programs and what "
+            f"is said of them are {found[:12]}; copy the bundle again"
+        )
+    return manifest, files
+
+
+def digest_of(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> str:
+    """Names a policy with its filter, and what its numbers mean: the sha256 of both.
+
+    The same program with another order or range of signals controls the plant differently.
+    """
+    joined = hashlib.sha256()
+    for name in PROGRAMS:
+        joined.update(hashlib.sha256(files[name]).digest())
+    meaning = {name: manifest[name] for name in MEANING}
+    joined.update(json.dumps(meaning, sort_keys=True).encode())
+    return joined.hexdigest()
+
+
 def check_target(folder: str | Path) -> Path:
     """A folder that a bundle may be written to: it holds one and nothing else, or is not there."""
     folder = Path(folder)
@@ -107,10 +140,16 @@ def _has_content(path: Path) -> bool:
 
 
 def _strangers(folder: Path) -> list[str]:
-    """What lies in a bundle's folder and is not of it, such as an audit log."""
+    """What lies in a bundle's folder and is not of it, such as an audit log.
+
+    Everything, where the manifest is damaged or somebody else's: it cannot say what is of it.
+    """
+    if not folder.is_dir():
+        return []
     try:
-        listed = json.loads((folder / MANIFEST).read_bytes())["files"]
-        own = {MANIFEST, "__pycache__", *listed}
+        found = json.loads((folder / MANIFEST).read_bytes())
+        ours = str(found["kind"]).startswith("worldloom ")
+        own = {MANIFEST, "__pycache__", *found["files"]} if ours else set()
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # there is none, or it is damaged and to be replaced
+        own = set()
     return sorted(path.name for path in folder.iterdir() if path.name not in own)

@@ -18,6 +18,7 @@ from worldloom.deploy.bundle_folder import (
     MANIFEST,
     VERSION,
     check_target,
+    digest_of,
     hashes,
     write_folder,
 )
@@ -72,7 +73,14 @@ def export_bundle(
     obs, memory, key = _cases(whole, constraints, described["observation"], drift)
     out = jax.device_get(whole(obs, memory, key))
     files = artifact.programs(policy, constraints, len(described["observation"]))
-    digest = bundle.digest_of(files)
+    meaning = plain(
+        {
+            "signals": described,
+            "constraints": _rows(constraints),
+            "emergency": constraints.emergency,
+        }
+    )
+    digest = digest_of(files, meaning)
     recorded = {"obs": obs, "key": key}
     recorded |= {f"memory.{name}": x for name, x in memory.items()}
     files["self_test.npz"] = _npz(recorded | {f"out.{k}": x for k, x in bundle.flat(out).items()})
@@ -90,9 +98,7 @@ def export_bundle(
             "worldloom": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "digest": digest,
-            "signals": described,
-            "constraints": _rows(constraints),
-            "emergency": constraints.emergency,
+            **meaning,
             "memory": list(MEMORY),
             "report": list(REPORT),
             "explores": bool(np.any(np.asarray(policy.noise) != 0.0)),

@@ -28,8 +28,13 @@ def command(argv: list[str]) -> int:
     suite = env_of(args.target)
     if suite != "biped":
         raise ValueError(f"{args.target} is a run of {suite}; only policies of the biped export")
-    from worldloom.train.robot import load_run
+    from worldloom.train.robot import load_run, read_config
 
+    if read_config(args.target).by_brax:
+        raise ValueError(
+            f"{args.target} was learned by Brax's PPO, whose networks the numpy runtime does not "
+            "know; export a run of our own PPO: level 1, 3 or 4"
+        )
     loaded = load_run(args.target)
     folder = export_policy(
         args.out or args.target / "bundle", loaded.world.robot, loaded.world.task,

@@ -14,7 +14,7 @@ from worldloom.core.types import PyTree, TimeStep
 from worldloom.envs.robot import starts as start_tables
 from worldloom.envs.robot.engines import LoopEngine
 from worldloom.envs.robot.model import Robot, biped
-from worldloom.envs.robot.task import Task, task_named
+from worldloom.envs.robot.task import Task, is_sound, task_named
 from worldloom.envs.robot.types import Domain, Episode, Info, Params, Physics, Starts
 from worldloom.envs.robot.world import NUM_STARTS
 
@@ -114,7 +114,7 @@ class RobotLoop:
         action, target, force = task.drive(np, robot, rules, state.episode, state.domain, action)
         domain = state.domain if self.randomised else None
         moved = self.engine.step(state.physics, target, force, domain)
-        sound = np.isfinite(moved.reading.qpos).all(-1) & np.isfinite(moved.reading.qvel).all(-1)
+        sound = is_sound(np, moved.reading)
         physics = _where(sound, moved, state.physics)
         out = task.finish(
             np, robot, rules, state.episode, state.domain, action, physics.reading, ~sound, uniform

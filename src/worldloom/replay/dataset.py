@@ -15,7 +15,7 @@ from flax import struct
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
 
-SMALLEST_STD = 1e-3  # of a signal's; those that never move are left unscaled
+SMALLEST_STD = 1e-6  # beside a signal's mean: less is rounding of one that never moves
 
 
 class Rows(struct.PyTreeNode):
@@ -90,7 +90,8 @@ def from_columns(
     over = columns["terminated"] | columns["truncated"]
     starts = np.flatnonzero(np.concatenate([[True], over[:-1]])).astype(np.int32)
     mean, std = columns["obs"].mean(0, np.float64), columns["obs"].std(0, dtype=np.float64)
-    std = np.where(std < SMALLEST_STD, 1.0, std)
+    # Left unscaled. In which unit a signal is logged must not decide whether it is seen.
+    std = np.where(std <= SMALLEST_STD * np.abs(mean), 1.0, std)
     return Dataset(
         rows=Rows(**{key: jnp.asarray(value) for key, value in columns.items()}),
         starts=jnp.asarray(starts),

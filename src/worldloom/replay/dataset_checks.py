@@ -319,7 +319,8 @@ def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
     near = np.flatnonzero((data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data))
     after, before = data["obs"][near + 1], data["next_obs"][near]
     with np.errstate(invalid="ignore"):
-        far = np.abs(after - before) > LINK_TOLERANCE * (1.0 + np.abs(after))
+        gap = np.abs(np.subtract(after, before, dtype=np.float64))
+        far = gap > LINK_TOLERANCE * (1.0 + np.abs(after))
     for i in np.flatnonzero(far.any(0)):
         at = np.flatnonzero(far[:, i])
         text = f"next {names[i]} is {{value}}, but the next row has {{other}}"

@@ -137,6 +137,12 @@ def refuse_to_overwrite(path: Path, force: bool) -> None:
 # Reading -----------------------------------------------------------------------------------------
 
 
+# What numpy and zipfile raise at files that are cut, garbled, encrypted or packed in another way.
+DAMAGE = (
+    ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, RuntimeError,
+)  # fmt: skip
+
+
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an npz file, whatever may be wrong with it put in one line."""
     if not path.exists():
@@ -151,7 +157,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             for key in file.files:
                 found[key] = file[key]
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+    except DAMAGE as error:
         if "allow_pickle" in str(error):
             raise ValueError(
                 f"{path}: {key} holds Python objects, which are never unpickled; save it as an "

@@ -167,6 +167,8 @@ def _check(argv: list[str]) -> int:
         )  # fmt: skip
     else:
         _show_report(args.file, report, shown)
+        if world is None and not logged.observation:
+            print("ranges were not checked: the file names none; name its plant by --env")
     return 0 if report.sound else 1
 
 

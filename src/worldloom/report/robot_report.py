@@ -110,7 +110,7 @@ def _accidents(run: Run) -> list[str]:
     parts = [(row.get("diverged") or 0.0) * (row.get("episodes") or 0) for row in run.metrics]
     if diverged := round(sum(parts)):
         lines.append(
-            f"{diverged:,} training episodes ended because the simulation was no longer finite; "
+            f"{diverged:,} training episodes ended because the simulation had diverged; "
             "their worlds started anew."
         )
     if skipped := round(sum(row.get("skipped") or 0.0 for row in run.metrics)):

@@ -13,6 +13,7 @@
       runaway: {signal: temperature, at_most: 375 K, gamma: 0.2, disturbance: 0.5 K}
     lookahead:
       steps: 20
+      backup: loops      # what takes over: the plant's control loops, or the emergency action
       rows:
         runaway: {signal: temperature, at_most: 375 K}
     deviations: 2        # of an ensemble, taken off its mean
@@ -50,6 +51,7 @@ from worldloom.safety.file_values import (
     number,
     quantity_and_unit,
     quantity_in,
+    refuse_bare_share,
     whole_number,
 )
 from worldloom.safety.units import convert, parse_unit
@@ -68,16 +70,18 @@ def read_constraints(
     model: Callable[[Array, Array], Array] | None = None,
     *,
     backup: Callable[[Array], Array] | None = None,
+    loops: Callable[[Array], Array] | None = None,
     step_seconds: float | None = None,
 ) -> SafetyConstraints:
     """The constraints in a file; see the module.
 
-    model, backup: those of `make_constraints`. step_seconds: how long a step of control takes,
-    which rates in units of time need.
+    model, backup: those of `make_constraints`; a backup that is given counts, whatever the file
+    says. loops: what `backup: loops` stands for there. step_seconds: how long a step of control
+    takes, which rates in units of time need.
     """
     return parse_constraints(
         read_text(path), str(path), signals_obs, signals_action, model,
-        backup=backup, step_seconds=step_seconds,
+        backup=backup, loops=loops, step_seconds=step_seconds,
     )  # fmt: skip
 
 
@@ -99,6 +103,7 @@ def parse_constraints(
     model: Callable[[Array, Array], Array] | None = None,
     *,
     backup: Callable[[Array], Array] | None = None,
+    loops: Callable[[Array], Array] | None = None,
     step_seconds: float | None = None,
 ) -> SafetyConstraints:
     """The constraints that a text writes down; `source` is named in errors."""
@@ -109,6 +114,7 @@ def parse_constraints(
     low, high = file.box()
     rate, soft = file.rates()
     horizon, ahead = file.lookahead()
+    backup = backup or file.backup(loops)
     try:
         return make_constraints(
             len(signals_obs), file.emergency(),
@@ -195,6 +201,7 @@ class _File:
     def change(self, where: str, quantity: Any, unit: str) -> float:
         """A change in a step, also of one that is given in a unit of time."""
         value, given = quantity_and_unit(where, quantity)
+        refuse_bare_share(where, quantity, given, unit)
         try:
             return convert(value, given, unit, difference=True)
         except ValueError:
@@ -302,10 +309,20 @@ class _File:
         part = self.part("lookahead")
         if not part:
             return 0, []
-        part = mapping(f"{self.source}: lookahead", part, ("steps", "rows"))
+        part = mapping(f"{self.source}: lookahead", part, ("steps", "backup", "rows"))
         steps = whole_number(f"{self.source}: lookahead.steps", part.get("steps"), least=1)
         rows = mapping(f"{self.source}: lookahead.rows", part.get("rows"), None)
         return steps, [StateRow(*row) for row in self.state_rows("lookahead.rows", rows)]
+
+    def backup(self, loops: Callable[[Array], Array] | None) -> Callable[[Array], Array] | None:
+        named = self.part("lookahead").get("backup", "emergency")
+        if named not in ("emergency", "loops"):
+            where = f"{self.source}: lookahead.backup"
+            raise ValueError(f"{where}: {named!r}; it must be emergency or loops")
+        if named == "loops" and loops is None:
+            where = f"{self.source}: lookahead.backup"
+            raise ValueError(f"{where}: loops, of which none are known here; write emergency")
+        return loops if named == "loops" else None
 
     # Numbers -------------------------------------------------------------------------------------
 

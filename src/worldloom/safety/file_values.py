@@ -91,10 +91,21 @@ def quantity_and_unit(where: str, quantity: Any) -> tuple[float, str]:
 def quantity_in(where: str, quantity: Any, unit: str, *, difference: bool = False) -> float:
     """A quantity's value in a unit; see `convert` for differences."""
     value, given = quantity_and_unit(where, quantity)
+    refuse_bare_share(where, quantity, given, unit)
     try:
         return convert(value, given, unit, difference=difference)
     except ValueError as error:
         raise ValueError(f"{where}: {quantity!r}: {error}; write it in {unit or '1'}") from None
+
+
+def refuse_bare_share(where: str, quantity: Any, given: str, unit: str) -> None:
+    """A ValueError for a bare 40 of what is measured in %: is it 40 % or 4000 %?"""
+    known = parse_unit(unit)
+    if not given and not known.base and known.factor != 1.0:
+        raise ValueError(
+            f"{where}: {quantity!r} has no unit, and this is measured in {unit}; "
+            f"write '{quantity} {unit}'"
+        )
 
 
 def number(where: str, value: Any) -> float:

@@ -231,7 +231,8 @@ def drive(
     """
     folder, trainer, plan = this.folder, this.trainer, this.config.plan
     if not leads():
-        return _follow(this, resume)
+        with _stop_on_signal():  # all processes get it: this one must wait for what the leader says
+            return _follow(this, resume)
     if resume:
         checkpoints = open_checkpoints(folder)
     else:
@@ -389,7 +390,8 @@ def _stop_on_signal() -> Iterator[threading.Event]:
         stop.set()
         signal.signal(signal.SIGINT, previous)
         with suppress(RuntimeError):  # the signal came in the middle of another print
-            print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
+            if leads():
+                print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
 
     previous = signal.signal(signal.SIGINT, ask)
     try:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.sharding import Mesh, PartitionSpec
 
@@ -220,7 +221,8 @@ class OnPolicyTrainer:
         return metrics
 
     def agents(self) -> PPOState:
-        return to_host(self.run.learner)
+        # On the host: on several devices, whatever it is used in would be a program on all of them.
+        return jax.tree.map(np.asarray, to_host(self.run.learner))
 
     def state(self) -> UpdateState:
         return to_host(self.run)

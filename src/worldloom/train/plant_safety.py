@@ -14,12 +14,14 @@ import numpy as np
 
 from worldloom.core.names import suggest
 from worldloom.core.types import Array
+from worldloom.envs.plant.controllers import without_memory
 from worldloom.envs.plant.plant import PlantWorld
 from worldloom.safety.constraint_file import parse_constraints, read_text
 from worldloom.safety.constraints import SafetyConstraints
 
 SETTLING = 100  # steps for which an action is held to see where it leads
 MOST_CORNERS = 4  # actuators whose combinations are all tried
+STARTS = 256  # states that a backup is tried from
 
 
 def constraints_for(
@@ -39,8 +41,8 @@ def constraints_for(
     are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
     rates. emergency: physical values by actuator; `safest_action` where it is not given.
 
-    lookahead: steps for which hard limits must hold if `backup` (obs (n,) -> action (m,), the
-    emergency action by default) takes over; 0: none. A barrier looks one step ahead, which is too
+    lookahead: steps for which hard limits must hold if `backup` (obs (n,) -> action (m,), by
+    default `safest_backup`) takes over; 0: none. A barrier looks one step ahead, which is too
     late where an actuator acts with a lag: behind a barrier alone the reactor runs away. reserve:
     the share of a signal's range by which barriers and lookahead stay away from its hard limits,
     for what the model does not know; with 0, a plant that is disturbed at the very edge crosses it.
@@ -66,7 +68,8 @@ def constraints_in(
     plant = world.plant
     return parse_constraints(
         text, source, plant.observation, plant.action, world.model(),
-        backup=backup, step_seconds=plant.step_seconds,
+        backup=backup, loops=without_memory(world) if plant.loops else None,
+        step_seconds=plant.step_seconds,
     )  # fmt: skip
 
 
@@ -112,7 +115,8 @@ def constraint_text(
         lines.append(f"{key}:")
         indent = "  "
         if key == "lookahead":
-            lines += [f"  steps: {lookahead}", "  rows:"]
+            backup = safest_backup(world, where, lookahead, reserve)
+            lines += [f"  steps: {lookahead}", f"  backup: {backup}", "  rows:"]
             indent = "    "
         lines += [indent + row for row in rows]
     return "\n".join([*lines, f"latch_after: {latch_after}"]) + "\n"
@@ -143,30 +147,79 @@ def safest_action(world: PlantWorld) -> np.ndarray:
     that there is an emergency action at all: whoever knows the plant says which one it is.
     """
     plant, size = world.plant, len(world.plant.action)
-    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
-    bounds = np.asarray(world.params.bounds)
-    limits = [pair for pair in zip(plant.limits, bounds, strict=True) if pair[0].kind != "rate"]
-    limits = [pair for pair in limits if pair[0].hard] or limits
-    if not limits:
+    least = _least_margin(world)
+    if least is None:
         return np.zeros(size, np.float32)
     if size <= MOST_CORNERS:
         tried = np.asarray(list(itertools.product((0.0, -1.0, 1.0), repeat=size)), np.float32)
     else:
         tried = np.concatenate([np.zeros((1, size)), -np.eye(size), np.eye(size)])
         tried = tried.astype(np.float32)
-    low = np.asarray([signal.low for signal in plant.observation], np.float32)
-    high = np.asarray([signal.high for signal in plant.observation], np.float32)
+    middle = jnp.asarray([(s.low + s.high) / 2.0 for s in plant.observation], jnp.float32)
+
+    def held(action: Array) -> Array:
+        return least(middle, lambda _: action, SETTLING)
+
+    margins = np.asarray(jax.jit(jax.vmap(held))(tried))
+    return tried[int(np.argmax(np.where(np.isfinite(margins), margins, -np.inf)))]
+
+
+def safest_backup(
+    world: PlantWorld, emergency: Mapping[str, float], steps: int, reserve: float
+) -> str:
+    """`loops` or `emergency`: what to let take over for `steps`.
+
+    The one under which the plant's model keeps `reserve` from more of the states that episodes
+    start in; the emergency action, where both do as well. To hold still brings a reactor to rest,
+    but keeps no building warm in every weather.
+    """
+    least = _least_margin(world)
+    if least is None or not world.plant.loops:
+        return "emergency"
+    keys = jax.random.split(jax.random.key(0), STARTS)
+    starts = jax.vmap(lambda key: world.reset(key, world.params)[1].obs)(keys)
+    ends = [(signal.low, signal.high) for signal in world.plant.action]
+    shares = [
+        2.0 * (value - low) / (high - low) - 1.0
+        for value, (low, high) in zip(emergency.values(), ends, strict=True)
+    ]
+    still = jnp.asarray(shares, jnp.float32)
+
+    def kept(backup: Callable[[Array], Array]) -> float:
+        margins = jax.jit(jax.vmap(lambda obs: least(obs, backup, steps)))(starts)
+        return float((margins >= reserve).mean())
+
+    return "loops" if kept(without_memory(world)) > kept(lambda _: still) else "emergency"
+
+
+def _least_margin(
+    world: PlantWorld,
+) -> Callable[[Array, Callable[[Array], Array], int], Array] | None:
+    """(obs (n,), policy, steps) -> the smallest margin on the way, by the plant's model.
+
+    In shares of its signal's range; of hard limits, or of all where none is hard. None: there are
+    no limits.
+    """
+    plant = world.plant
+    limits = [
+        pair for pair in zip(plant.limits, np.asarray(world.params.bounds), strict=True)
+        if pair[0].kind != "rate"
+    ]  # fmt: skip
+    limits = [pair for pair in limits if pair[0].hard] or limits
+    if not limits:
+        return None
+    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
     which = np.asarray([signals[limit.signal] for limit, _ in limits])
     sign = np.asarray([1.0 if limit.kind == "at_most" else -1.0 for limit, _ in limits], np.float32)
     bound = np.asarray([b for _, b in limits], np.float32)
+    ranges = np.asarray([signal.high - signal.low for signal in plant.observation], np.float32)
     model = world.model()
 
-    def least(action: Array) -> Array:
+    def least(obs: Array, policy: Callable[[Array], Array], steps: int) -> Array:
         def step(obs: Array, _: None) -> tuple[Array, Array]:
-            obs = model(obs, action)
-            return obs, (sign * (bound - obs[which]) / (high - low)[which]).min()
+            obs = model(obs, policy(obs))
+            return obs, (sign * (bound - obs[which]) / ranges[which]).min()
 
-        return jax.lax.scan(step, jnp.asarray((low + high) / 2.0), None, length=SETTLING)[1].min()
+        return jax.lax.scan(step, obs, None, length=steps)[1].min()
 
-    margins = np.asarray(jax.jit(jax.vmap(least))(tried))
-    return tried[int(np.argmax(np.where(np.isfinite(margins), margins, -np.inf)))]
+    return least

@@ -4,6 +4,7 @@ A run folder holds config.json, metrics.jsonl, eval.jsonl, ladder.json, timing.j
 checkpoints/.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -23,6 +24,7 @@ from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.envs.robot import motion
 from worldloom.envs.robot.features import features
 from worldloom.envs.robot.model import Robot
+from worldloom.envs.robot.traced import digest
 from worldloom.envs.robot.types import Info, Observation, Rules
 from worldloom.envs.robot.world import RobotWorld, world
 from worldloom.nn.actor_critic import ActorCritic
@@ -47,15 +49,15 @@ def make_world(config: RobotTrainConfig) -> RobotWorld:
         **config.world.options(),
     )  # fmt: skip
     if config.world.starts == "reference":
-        gait = reference_gait(made.robot)
+        gait = reference_gait(made.robot, config.motion)
         made = made.with_starts(motion.starts_from(made.engine, gait, 2048, config.seed))
     return made
 
 
 @cache
-def reference_gait(robot: Robot) -> motion.Motion:
-    """The walk that robots may start in, and are compared with."""
-    return motion.library(robot)
+def reference_gait(robot: Robot, path: str | None = None) -> motion.Motion:
+    """The walk that robots may start in, and are compared with: from a file, or synthesised."""
+    return motion.library(robot) if path is None else motion.load(path, robot)
 
 
 def make_network(config: RobotTrainConfig, num_joints: int) -> Apart:
@@ -93,7 +95,7 @@ def outcomes(info: Info) -> dict[str, Array]:
 def make_prior(config: RobotTrainConfig, env: RobotWorld) -> StylePrior:
     """A discriminator between what the robot does and the reference gait."""
     robot, axis = env.robot, BATCH_AXIS if config.devices > 1 else None
-    reference = features(np, robot, reference_gait(robot).reading)
+    reference = features(np, robot, reference_gait(robot, config.motion).reading)
 
     def features_of(steps: TimeStep) -> Array:
         return features(jnp, robot, steps.info.inner.reading)
@@ -104,7 +106,7 @@ def make_prior(config: RobotTrainConfig, env: RobotWorld) -> StylePrior:
 def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
     """What trains at this level."""
     ppo = make_ppo(config, env.robot.num_joints)
-    if config.level == 2:
+    if config.by_brax:
         from worldloom.train.robot_brax_trainer import BraxTrainer
 
         return BraxTrainer(config, env)
@@ -127,7 +129,7 @@ def make_trainer(config: RobotTrainConfig, env: RobotWorld) -> driver.Trainer:
 
 def make_act(config: RobotTrainConfig, env: RobotWorld) -> Act:
     """act(agents, obs): a policy's likeliest actions, `agents` being what its trainer gives."""
-    if config.level == 2:
+    if config.by_brax:
         from worldloom.train.robot_brax_trainer import brax_act
 
         return brax_act(config, env)
@@ -178,10 +180,19 @@ class RobotRun(driver.Run):
 
 
 def _reference_of(config: RobotTrainConfig, env: RobotWorld) -> motion.Motion | None:
-    """The walk to compare with, where there is one: it is computed for legs of five joints."""
-    if config.task != "walk" or any(len(leg) != 5 for leg in env.robot.legs):
+    """The walk to compare with, where there is one.
+
+    A robot that no gait can be computed for may learn to walk all the same; it is then compared
+    with none.
+    """
+    if config.task != "walk":
         return None
-    return reference_gait(env.robot)
+    try:
+        return reference_gait(env.robot, config.motion)
+    except ValueError:
+        if config.motion is not None:
+            raise
+        return None
 
 
 class Ladder(driver.Hook):
@@ -204,6 +215,36 @@ def read_config(folder: Path) -> RobotTrainConfig:
     return driver.read_settings(folder, from_dict)
 
 
+def _rooted(config: RobotTrainConfig) -> RobotTrainConfig:
+    """The same settings with whole paths: a run may be gone on with from another folder."""
+    paths = {"robot": config.robot, "motion": config.motion}
+    whole = {name: str(Path(path).absolute()) for name, path in paths.items() if path is not None}
+    return replace(config, **whole)
+
+
+def _digests(config: RobotTrainConfig, env: RobotWorld) -> dict[str, str]:
+    """The sha256 of what the user's own files say: the robot with its mapping, and the motion."""
+    found = {}
+    if config.robot is not None:
+        found["robot"] = digest(env.robot.xml, env.robot.mapping).hex()
+    if config.motion is not None:
+        arrays = jax.tree.leaves(reference_gait(env.robot, config.motion))
+        found["motion"] = digest(*(array.tobytes() for array in arrays)).hex()
+    return found
+
+
+def _check_files(folder: Path, config: RobotTrainConfig, env: RobotWorld) -> None:
+    """Raises ValueError if the user's files are no longer those that the run began with."""
+    kept = json.loads((Path(folder) / "config.json").read_text()).get("files", {})
+    for name, now in _digests(config, env).items():
+        if kept.get(name, now) != now:
+            beside = " or its mapping" if name == "robot" else ""
+            raise ValueError(
+                f"{folder} was trained with another {name}: {getattr(config, name)}{beside} has "
+                "changed since; bring back what it was, or start a new run"
+            )
+
+
 def run(
     config: RobotTrainConfig,
     folder: Path,
@@ -219,16 +260,23 @@ def run(
     use_compilation_cache()
     folder = Path(folder)
     if resume:
-        driver.check_resumable(folder, read_config(folder), config, CADENCE)
+        driver.check_resumable(folder, _rooted(read_config(folder)), _rooted(config), CADENCE)
     else:
         driver.check_empty(folder)
     env = make_world(config)
     reference = _reference_of(config, env)
+    config = _rooted(config)  # not before: a file that is not there is named as it was typed
+    if resume:
+        _check_files(folder, config, env)
     evaluator = RobotEvaluator(env, make_act(config, env), config.eval_episodes, reference)
     return driver.drive(
         RobotRun(config, folder, make_trainer(config, env), evaluator),
         partial(UpdateTables, steps_per_update=config.steps_per_update),
-        about=lambda: {"engine": type(env.engine).__name__, "terms": dict(env.task.table)},
+        about=lambda: {
+            "engine": type(env.engine).__name__,
+            "terms": dict(env.task.table),
+            "files": _digests(config, env),
+        },
         resume=resume,
         hooks=[Ladder(), *hooks],
         command=command,
@@ -270,6 +318,7 @@ def load_run(folder: Path) -> LoadedRobotRun:
     use_compilation_cache()
     config = read_config(folder)
     env = make_world(config)
+    _check_files(folder, config, env)
     trainer = make_trainer(replace(config, devices=1), env)
     checkpoints = driver.open_checkpoints(folder)
     try:

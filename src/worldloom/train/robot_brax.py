@@ -36,7 +36,8 @@ class BraxConfig:
 
     An update learns `num_updates_per_batch` times from batch_size * num_minibatches unrolls, which
     num_envs must divide. `num_timesteps` is rounded up to whole updates. `num_evals` counts the one
-    before training, which with 1 is left out; with `run_evals=False` nothing is evaluated.
+    before training, which with 1 is left out; with `run_evals=False` nothing is evaluated. With
+    `log_training_metrics` Brax calls the host in every update, to tell of the episodes that ended.
     episode_length: by default the horizon of the world. devices: of this process, by default all.
     """
 
@@ -63,6 +64,7 @@ class BraxConfig:
     num_evals: int = 10
     num_eval_envs: int = 64
     run_evals: bool = True
+    log_training_metrics: bool = False
     episode_length: int | None = None
     devices: int | None = None
 
@@ -158,6 +160,9 @@ def train_brax(
     fields of the config. progress(steps, row): called after each evaluation, or each part of the
     training where none is made. keep(result): called at the same times, for example with `save`.
     restore: what to go on from; steps are counted on, and num_timesteps more are trained.
+
+    With `log_training_metrics`, progress is also called after each update, with means over the last
+    100 episodes that ended ("episode/..."); `history` leaves these rows out.
     """
     from worldloom.adapters.brax import BraxWildRobotWrapper, wrap_for_training
     from worldloom.adapters.brax_compat import device_put_replicated, quiet_import
@@ -166,7 +171,7 @@ def train_brax(
         from brax.training.agents.ppo import train as ppo
 
     config = replace(config or BraxConfig(), **changes)
-    _check_devices(config)
+    check_devices(config)
     env = world if isinstance(world, BraxWildRobotWrapper) else BraxWildRobotWrapper(world)
     sizes, action_size, before = env.observation_size, env.action_size, 0
     history: list[Row] = []
@@ -181,7 +186,8 @@ def train_brax(
         if restore is not None and steps == 0:
             return  # what was restored has been evaluated before
         row = {name: float(np.mean(value)) for name, value in metrics.items()}
-        history.append({"steps": before + steps, **row})
+        if not all(name.startswith("episode/") for name in row):
+            history.append({"steps": before + steps, **row})
         if progress is not None:
             progress(before + steps, row)
 
@@ -216,10 +222,12 @@ def train_brax(
             num_eval_envs=config.num_eval_envs,
             run_evals=config.run_evals,
             deterministic_eval=True,
+            log_training_metrics=config.log_training_metrics,
             progress_fn=report,
             policy_params_fn=hand_out,
             restore_params=None if restore is None else restore.params,
         )
+        jax.effects_barrier()  # what Brax tells of episodes may still be on its way
     return result(params, before + config.total_steps)
 
 
@@ -337,13 +345,19 @@ def _seed(seed: int, steps: int) -> int:
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
 
 
-def _check_devices(config: BraxConfig) -> None:
+def check_devices(config: BraxConfig) -> None:
+    """Raises ValueError if this process cannot give Brax the devices that are asked for."""
     have = jax.local_device_count()
     if config.devices is not None and not 1 <= config.devices <= have:
         raise ValueError(f"brax: devices={config.devices}; this process has {have}")
     used = (config.devices or have) * jax.process_count()
     if config.num_envs % used:
         raise ValueError(f"brax: num_envs={config.num_envs} cannot be split over {used} devices")
+    if config.batch_size % used:
+        raise ValueError(
+            f"brax: minibatches of batch_size={config.batch_size} unrolls cannot be split over "
+            f"{used} devices; use a multiple of that"
+        )
 
 
 def _check_networks(old: BraxResult, config: BraxConfig, sizes: Any, action_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Level 2: Brax's PPO as a trainer for the chunk driver."""
+"""Brax's PPO as a trainer for the chunk driver: level 2, and level 4 where it is asked for."""
 
 import time
 from dataclasses import replace
@@ -15,7 +15,14 @@ from worldloom.core.types import Array, PyTree
 from worldloom.envs.robot.types import Observation
 from worldloom.envs.robot.world import RobotWorld
 from worldloom.train.on_policy import UpdateMetrics
-from worldloom.train.robot_brax import BraxConfig, BraxResult, blank_result, train_brax
+from worldloom.train.robot_brax import (
+    BraxConfig,
+    BraxResult,
+    Row,
+    blank_result,
+    check_devices,
+    train_brax,
+)
 from worldloom.train.robot_config import RobotTrainConfig
 from worldloom.train.robot_evaluate import Act
 
@@ -36,12 +43,12 @@ def brax_config(config: RobotTrainConfig) -> BraxConfig:
         if getattr(ppo, name) != getattr(usual, name):
             raise ValueError(
                 f"biped: ppo.{name}={getattr(ppo, name)} is an option that Brax's PPO does not "
-                "have; leave it out, or train at another level"
+                "have; leave it out, or train with our own PPO"
             )
     if ppo.num_worlds % ppo.num_minibatches:
         raise ValueError(
-            f"biped: level 2 deals whole unrolls to minibatches: num_worlds={ppo.num_worlds} must "
-            f"be a multiple of num_minibatches={ppo.num_minibatches}"
+            f"biped: Brax deals whole unrolls to minibatches: num_worlds={ppo.num_worlds} must be "
+            f"a multiple of num_minibatches={ppo.num_minibatches}"
         )
     return BraxConfig(
         seed=config.seed,
@@ -64,6 +71,7 @@ def brax_config(config: RobotTrainConfig) -> BraxConfig:
         initial_std=float(np.exp(config.network.initial_log_std)),
         num_evals=1,
         run_evals=False,
+        log_training_metrics=True,
         devices=config.devices,
     )
 
@@ -82,7 +90,12 @@ class BraxTrainer:
     """
 
     def __init__(self, config: RobotTrainConfig, env: RobotWorld):
-        self.env, self.config, self._wanted = env, brax_config(config), config
+        if jax.process_count() > 1:
+            raise ValueError(
+                "biped: Brax's PPO trains in one process here; use --devices, or our own PPO"
+            )
+        self.env, self.config = env, brax_config(config)
+        check_devices(self.config)
         self._result: BraxResult | None = None
         self.compile_seconds = 0.0
 
@@ -104,50 +117,63 @@ class BraxTrainer:
         self._result = replace(self._blank, params=state.params, steps=int(state.steps))
 
     def advance(self, epochs: int) -> UpdateMetrics:
-        start, rows = time.perf_counter(), []
+        start, first = time.perf_counter(), self.epoch
+        told: Row = {}
+        ended: list[Row] = [{} for _ in range(epochs)]
+
+        def note(steps: int, row: Row) -> None:
+            if "training/sps" in row:
+                told.update(row)
+            else:  # of the episodes that ended, after an update
+                ended[steps // self.config.steps_per_update - first - 1] = row
+
         self._result = train_brax(
             self.env,
             self.config,
             num_timesteps=epochs * self.config.steps_per_update,
             num_evals=1,
-            progress=lambda steps, row: rows.append(row),
+            progress=note,
             restore=self._result,
         )
         spent = time.perf_counter() - start
-        told = rows[-1] if rows else {}
         rate = told.get("training/sps", 0.0)
         if rate:  # Brax times its own training, from after the compilation of its first part
             trained = epochs * self.config.steps_per_update / rate
             self.compile_seconds += max(spent - trained, 0.0)
         weights = jax.tree.leaves(self._result.params)
         sound = all(np.isfinite(np.asarray(x)).all() for x in weights)
-        return _as_metrics(told, epochs, sound)
+        return _as_metrics(told, ended, self.config.steps_per_update, sound)
 
 
-def _as_metrics(told: dict[str, float], epochs: int, sound: bool) -> UpdateMetrics:
-    """What Brax told of a chunk, in every one of its updates; NaN where it tells nothing."""
+def _as_metrics(told: Row, ended: list[Row], steps: int, sound: bool) -> UpdateMetrics:
+    """What Brax told of a chunk, in every one of its updates, and of episodes after each update.
 
-    def same(value: float) -> Any:
-        return np.full(epochs, value, np.float32)
+    NaN where it tells nothing. It counts no episodes: there are as many in the `steps` of an update
+    as their mean length makes of them.
+    """
+
+    def same(name: str) -> Any:
+        return np.full(len(ended), told.get(f"training/{name}", np.nan), np.float32)
+
+    def each(name: str) -> Any:
+        return np.array([row.get(f"episode/{name}", np.nan) for row in ended], np.float32)
 
     names = {
         "loss": "total_loss", "policy_loss": "policy_loss", "value_loss": "v_loss",
         "entropy": "entropy_loss", "kl": "kl_mean",
     }  # fmt: skip
     learned: dict[str, Any] = {
-        name: same(told.get(f"training/{names.get(name, name)}", float("nan")))
-        for name in PPOMetrics.__dataclass_fields__
+        name: same(names.get(name, name)) for name in PPOMetrics.__dataclass_fields__
     }
-    length = told.get("episode/length", float("nan"))
-    count: Any = np.zeros(epochs, np.int32)
-    finite: Any = np.full(epochs, sound)
+    length = each("length")
+    count: Any = np.nan_to_num(steps / length).round().astype(np.int32)
+    finite: Any = np.full(len(ended), sound)
     outcomes = {
-        "fell": same(told.get("episode/fell", float("nan"))),
-        "diverged": same(told.get("episode/diverged", float("nan"))),
-        "error": same(told.get("episode/command_error_per_step", float("nan"))),
+        "fell": each("fell"),
+        "diverged": each("diverged"),
+        "error": each("command_error_per_step"),
     }
-    total = same(told.get("episode/sum_reward", float("nan")))
-    return UpdateMetrics(count, total, same(length), outcomes, PPOMetrics(**learned), finite)
+    return UpdateMetrics(count, each("sum_reward"), length, outcomes, PPOMetrics(**learned), finite)
 
 
 def brax_act(config: RobotTrainConfig, env: RobotWorld) -> Act:

@@ -15,6 +15,7 @@ from worldloom.train.config import check_seed, read_fields
 from worldloom.train.driver import Plan, fingerprint
 
 Level = Literal[1, 2, 3, 4]
+TrainerName = Literal["auto", "own", "brax"]
 # What moves the robot at each level, unless `physics` says so.
 LEVEL_PHYSICS: dict[int, EngineName] = {1: "numpy", 2: "c", 3: "mjx", 4: "auto"}
 # Settings that may change when a run is resumed: they do not touch what is learned. Nor does the
@@ -34,7 +35,7 @@ class RobotRules:
     push_force: tuple[float, float] | None = None  # N
     push_steps: int | None = None
     horizon: int | None = None
-    starts: Literal["home", "reference"] = "home"  # reference: on frames of the synthesised gait
+    starts: Literal["home", "reference"] = "home"  # reference: on frames of the reference gait
 
     def options(self) -> dict[str, Any]:
         """As `worldloom.envs.robot.world.world` takes them."""
@@ -72,6 +73,7 @@ class RobotTrainConfig:
 
     task: str = "walk"
     level: Level = 4
+    trainer: TrainerName = "auto"  # whose PPO: at level 2 Brax's; at level 4 ours, or brax
     seed: int = 0
     robot: str | None = None  # the path of an MJCF; the suite's own biped if none is given
     physics: EngineName = "auto"
@@ -86,11 +88,13 @@ class RobotTrainConfig:
     network: RobotNetwork = field(default_factory=RobotNetwork)
     ppo: PPOConfig = field(default_factory=for_robots)
     amp: AMPConfig = field(default_factory=lambda: AMPConfig(weight=0.0))  # 0: no motion prior
+    motion: str | None = None  # a reference gait of envs.robot.motion.save; else it is synthesised
 
     def __post_init__(self):
         task_named(self.task)
         if self.level not in get_args(Level):
             raise ValueError(f"biped: level={self.level}; use 1, 2, 3 or 4")
+        self._check_trainer()
         least = {"updates": 1, "steps": 1, "chunk": 1, "eval_every": 0, "eval_episodes": 1,
                  "checkpoint_every": 1, "devices": 1}  # fmt: skip
         for name, low in least.items():
@@ -115,7 +119,29 @@ class RobotTrainConfig:
                 f"biped: the motion prior is a gait, and says nothing of task={self.task!r}; "
                 "leave amp.weight at 0"
             )
+        if self.motion is not None and self.task != "walk" and self.world.starts != "reference":
+            raise ValueError(
+                f"biped: task={self.task!r} has no use for a motion; leave {self.motion!r} out, or "
+                "begin in it (world.starts='reference')"
+            )
         check_seed(self.seed)
+
+    def _check_trainer(self) -> None:
+        if self.trainer not in get_args(TrainerName):
+            hint = suggest(str(self.trainer), list(get_args(TrainerName)))
+            raise ValueError(f"biped: trainer={self.trainer!r}; {hint}")
+        if self.trainer == "brax" and self.level in (1, 3):
+            raise ValueError(
+                f"biped: level {self.level} is trained with our own PPO; "
+                "trainer='brax' is for levels 2 and 4"
+            )
+        if self.trainer == "own" and self.level == 2:
+            raise ValueError("biped: level 2 is Brax's PPO; use level 4 for trainer='own'")
+        if self.by_brax and self.amp.weight > 0.0:
+            raise ValueError(
+                "biped: Brax's PPO has no motion priors; leave amp.weight at 0, or train with "
+                "our own PPO"
+            )
 
     @property
     def env(self) -> str:
@@ -125,6 +151,11 @@ class RobotTrainConfig:
     def engine(self) -> EngineName:
         """What moves the robot."""
         return self.physics if self.level == 4 else LEVEL_PHYSICS[self.level]
+
+    @property
+    def by_brax(self) -> bool:
+        """Whether Brax's PPO does the learning."""
+        return self.level == 2 or self.trainer == "brax"
 
     @property
     def steps_per_update(self) -> int:
@@ -137,7 +168,7 @@ class RobotTrainConfig:
         if self.steps is not None:
             total = math.ceil(self.steps / self.steps_per_update)
         # Every call of Brax's trainer compiles it: stop only where there is something to keep.
-        chunk = total if self.level == 2 else self.chunk
+        chunk = total if self.by_brax else self.chunk
         return Plan(total, chunk, self.eval_every, self.checkpoint_every, unit="update")
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,8 @@ import pytest
 from worldloom.envs.robot.engines import CEngine, LoopEngine, MjxEngine
 from worldloom.envs.robot.model import biped
 from worldloom.envs.robot.starts import around_home
-from worldloom.envs.robot.types import Domain
+from worldloom.envs.robot.task import TASKS, is_sound
+from worldloom.envs.robot.types import Domain, Reading
 
 WORLDS, STEPS = 5, 50
 
@@ -87,6 +89,21 @@ def test_worlds_that_differ_are_the_same_in_both_too(robot):
     assert np.abs(fast - nominal).max() > 1e-4  # the differences reached the engine
 
 
+def test_friction_alone_changes_how_a_pushed_robot_moves(robot):
+    """Of soles and floor: where two geoms touch, the engines take the larger friction."""
+    target, force = plan(robot, steps=20)
+    force[:] = [0.0, 6.0]
+    ones = np.ones(WORLDS, np.float32)
+    usual = domains(robot).replace(friction=ones, mass=ones, strength=ones)
+    nominal, _ = play(LoopEngine(robot), target, force)
+    np.testing.assert_array_equal(play(LoopEngine(robot), target, force, usual)[0], nominal)
+    slippery = usual.replace(friction=0.6 * ones)
+    slow, _ = play(LoopEngine(robot), target, force, slippery)
+    fast, _ = play(CEngine(robot, 2), target, force, slippery)
+    np.testing.assert_array_equal(fast, slow)
+    assert np.abs(fast - nominal).max() > 1e-3
+
+
 def test_a_mapped_step_is_the_batched_one(robot, truth):
     engine = CEngine(robot, 2)
     target, force = plan(robot)
@@ -144,11 +161,58 @@ def test_six_solver_iterations_are_as_good_as_a_hundred(robot):
     assert np.abs(quick[..., :nq] - exact[..., :nq]).max() < 1e-6
 
 
+def test_a_traced_step_is_not_read_back_for_another_base(robot):
+    other = replace(robot, base_body=robot.foot_bodies[0])
+    identity = MjxEngine(robot)._identity
+    assert MjxEngine(replace(robot))._identity == identity
+    assert MjxEngine(other)._identity != identity
+
+
+@pytest.fixture(scope="module")
+def mjx(robot):
+    """As `truth`, from MJX in float32."""
+    return play(MjxEngine(robot), *plan(robot))
+
+
 @pytest.mark.slow
-def test_mjx_stays_with_c_for_a_second_of_stance_in_float32(robot, truth):
-    full, _ = play(MjxEngine(robot), *plan(robot))
-    nq = robot.model.nq
-    assert np.abs(full[..., :nq] - truth[0][..., :nq]).max() < 1e-5
+def test_mjx_stays_with_c_for_a_second_of_stance_in_float32(robot, truth, mjx):
+    nq, touch = robot.model.nq, list(robot.touch)
+    assert np.abs(mjx[0][..., :nq] - truth[0][..., :nq]).max() < 1e-5
+    gap = np.abs(mjx[1] - truth[1])
+    assert np.delete(gap, touch, axis=-1).max() < 1e-3  # rad/s, of a quaternion, m
+    assert gap[..., touch].max() < 0.02  # N, of up to 190: contacts are stiff
+
+
+@pytest.mark.slow
+def test_mjx_and_c_lead_to_the_same_observations_rewards_and_ends(robot, truth, mjx):
+    """What the task makes of each engine's readings, at the same moments of the same worlds."""
+    task, random = TASKS["walk"], np.random.default_rng(0)
+    lead, (nq, nv) = (STEPS - 1, WORLDS), (robot.model.nq, robot.model.nv)
+    rules = task.rules(randomise=1.0, noise=1.0)
+    phase, *luck = (
+        random.random((*lead, *size), np.float32)
+        for size in ((), (task.reset_draws(robot),), (task.step_draws(robot),))
+    )
+    action = random.uniform(-1.0, 1.0, (*lead, robot.num_joints)).astype(np.float32)
+    start = task.begin(np, robot, rules, 8, luck[0])
+
+    def judged(full, sensors):
+        qpos, qvel, _ = np.split(full.astype(np.float32), [nq, nq + nv], axis=-1)
+        reading = Reading(qpos, qvel, sensors)
+        before, after = (
+            jax.tree.map(lambda x, i=i: x[i], reading) for i in (slice(0, -1), slice(1, None))
+        )
+        episode, _ = task.first(np, robot, start, before, phase)
+        lost = ~is_sound(np, after)
+        return task.finish(np, robot, rules, episode, start.domain, action, after, lost, luck[1])
+
+    ours, theirs = judged(*truth), judged(*mjx)
+    np.testing.assert_allclose(theirs.obs.state, ours.obs.state, atol=2e-4)
+    np.testing.assert_allclose(theirs.obs.privileged_state, ours.obs.privileged_state, atol=2e-4)
+    np.testing.assert_allclose(theirs.reward, ours.reward, atol=2e-5)
+    np.testing.assert_array_equal(theirs.terminated, ours.terminated)
+    np.testing.assert_array_equal(theirs.truncated, ours.truncated)
+    assert 0.0 < ours.terminated.mean() < 1.0  # some fall, some stand
 
 
 X64 = """
@@ -161,10 +225,10 @@ X64 = """
     robot = biped()
     target, force = plan(robot)
     domain = domains(robot)
-    mjx, _ = play(MjxEngine(robot), target, force, domain)
-    loop, _ = play(LoopEngine(robot), target, force, domain)
+    mjx, felt = play(MjxEngine(robot), target, force, domain)
+    loop, sensors = play(LoopEngine(robot), target, force, domain)
     nq = robot.model.nq
-    print(np.abs(mjx[..., :nq] - loop[..., :nq]).max())
+    print(np.abs(mjx[..., :nq] - loop[..., :nq]).max(), np.abs(felt - sensors).max())
 """
 
 
@@ -176,4 +240,6 @@ def test_mjx_in_float64_is_c_to_nine_places(tmp_path):
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.splitlines()[-1]) < 1e-9
+    states, sensors = map(float, done.stdout.splitlines()[-1].split())
+    assert states < 1e-9
+    assert sensors < 5e-5  # which are told in float32: 200 N on a foot to 8e-6

@@ -206,6 +206,22 @@ def test_a_saved_motion_comes_back(robot, walk, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, motion.load(tmp_path / "walk.npz", robot), walk)
 
 
+def test_a_motion_that_cannot_be_written_leaves_the_one_before(robot, walk, tmp_path, monkeypatch):
+    path = tmp_path / "walk.npz"
+    motion.save(path, robot, walk)
+    before = path.read_bytes()
+
+    def full_disk(file, **arrays):
+        file.write(b"PK")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        motion.save(path, robot, walk)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_motion_of_another_robot_is_refused(robot, walk, tmp_path):
     motion.save(tmp_path / "walk.npz", robot, walk)
     other = replace(robot, joints=("tail", *robot.joints[1:]))

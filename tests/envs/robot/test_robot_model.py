@@ -99,6 +99,8 @@ def test_a_copy_of_the_files_is_the_same_robot(own, robot):
         (lambda n: n.update(home="sitting"), "no keyframe 'sitting' for home"),
         (lambda n: n.update(feet=n["feet"][:1]), "two feet"),
         (lambda n: n["feet"][1].pop("touch"), "touch of the right foot"),
+        (lambda n: n["feet"][0].update(body="left_shank"), "the left foot, has no geom that can"),
+        (lambda n: n["legs"][1].append("root"), "no actuator moves joint 'root' of a leg"),
     ],
 )
 def test_what_is_missing_is_said(own, change, message):
@@ -142,6 +144,53 @@ def test_motors_that_are_no_servos_are_refused(own):
     mjcf.write_text(text.replace(line, motor))
     with pytest.raises(ValueError, match="'waist_yaw' is not a position servo"):
         load(mjcf)
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ('timeconst="0.05"', "'waist_yaw' has a state of its own"),
+        ('delay="0.008" nsample="2"', "actuators or sensors are delayed"),
+    ],
+)
+def test_servos_that_remember_are_refused(own, memory, message):
+    mjcf, _ = own
+    text = mjcf.read_text()
+    line = '<position name="waist_yaw" joint="waist_yaw"'
+    assert line in text
+    mjcf.write_text(text.replace(line, f"{line} {memory}"))
+    with pytest.raises(ValueError, match=message):
+        load(mjcf)
+
+
+def test_a_base_that_is_not_the_first_to_move_is_refused(own):
+    mjcf, _ = own
+    ball = '<body name="ball"><freejoint/><geom type="sphere" size="0.02" mass="0.1"/></body>'
+    text = mjcf.read_text().replace('<body name="pelvis"', f'{ball}<body name="pelvis"')
+    mjcf.write_text(text.replace('qpos="0 0 0.4626', 'qpos="0 0 2 1 0 0 0  0 0 0.4626'))
+    with pytest.raises(ValueError, match=r"free joint of body 'pelvis' is not the .* first joint"):
+        load(mjcf)
+
+
+def test_a_straight_walk_needs_the_pitch_joints_of_the_legs(robot):
+    needed = {robot.joints[i] for i in np.flatnonzero(robot.sideways == 0.0)}
+    joints = [f"{joint}_pitch" for joint in ("hip", "knee", "ankle")]
+    assert needed == {f"{side}_{joint}" for side in ("left", "right") for joint in joints}
+    assert robot.sideways.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda n: n.pop("legs"),
+        lambda n: n.update(legs=[leg[1:4] for leg in n["legs"]]),
+        lambda n: n.update(legs=[["waist_yaw", *leg] for leg in n["legs"]]),
+    ],
+)
+def test_what_a_walk_needs_does_not_hang_on_how_many_joints_legs_have(own, robot, change):
+    mjcf, edit = own
+    edit(change)
+    np.testing.assert_array_equal(load(mjcf).sideways, robot.sideways)
 
 
 def test_files_that_are_not_there_or_not_mjcf_are_named(tmp_path, own):

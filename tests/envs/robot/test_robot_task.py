@@ -71,12 +71,13 @@ def walking(walk):
     return jax.jit(worlds.reset), jax.jit(worlds.step)
 
 
-def test_a_simulation_that_diverges_ends_its_episode_and_the_others_go_on(walk, walking):
+@pytest.mark.parametrize("value", [np.nan, 1e20])
+def test_a_simulation_that_diverges_ends_its_episode_and_the_others_go_on(walk, walking, value):
     reset, step = walking
     params = walk.default_params()
     state, _ = reset(jax.random.key(0), params)
     full = np.asarray(state.physics.full).copy()
-    full[1, 20] = np.array([np.nan]).view(np.uint32)  # one velocity of one world
+    full[1, 22] = np.array([value]).view(np.uint32)  # straight up, one world: 1e20 stays finite
     state = state.replace(physics=Physics(jnp.asarray(full), state.physics.reading))
     state, timestep = step(jax.random.key(1), state, jnp.zeros((3, 13)), params)
     np.testing.assert_array_equal(timestep.info.diverged, [False, True, False])
@@ -87,6 +88,19 @@ def test_a_simulation_that_diverges_ends_its_episode_and_the_others_go_on(walk, 
     for _ in range(3):
         state, timestep = step(jax.random.key(2), state, jnp.zeros((3, 13)), params)
         assert not timestep.info.diverged.any()
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e20])
+def test_the_loop_ends_what_diverges_too(value):
+    loop = RobotLoop(2, task="stand")
+    state, _ = loop.reset()
+    full = state.physics.full.copy()
+    full[1, 22] = np.array([value]).view(np.uint32)
+    state = state.replace(physics=state.physics.replace(full=full))
+    luck = loop.uniform(1, loop.task.step_draws(loop.robot))
+    _, told = loop.advance(state, np.zeros((2, 13), np.float32), luck)
+    np.testing.assert_array_equal(told.info.diverged, [False, True])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((told.obs, told.reward)))
 
 
 def test_actions_beyond_the_limits_and_nan_are_clipped(walk):

@@ -112,6 +112,27 @@ def loops_of(
     return init, act
 
 
+def without_memory(world: PlantWorld) -> Callable[[Array], Array]:
+    """The plant's loops as far as they need no memory: obs (n,) -> action (m,), proportional."""
+    plant = world.plant
+    loops_of(world)  # names that do not exist are told there
+    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
+    actuators = {signal.name: i for i, signal in enumerate(plant.action)}
+
+    def act(obs: Array) -> Array:
+        action = [jnp.zeros((), obs.dtype) for _ in plant.action]
+        for loop in plant.loops:
+            seen, moved = signals[loop.signal], actuators[loop.actuator]
+            signal = plant.observation[seen]
+            point = loop.setpoint
+            wanted = obs[signals[point]] if isinstance(point, str) else point
+            error = (wanted - obs[seen]) / (signal.high - signal.low)
+            action[moved] += 2.0 * loop.proportional * error + loop.bias
+        return jnp.clip(jnp.stack(action), -1.0, 1.0)
+
+    return act
+
+
 def _setpoints(loops: tuple[Loop, ...], signals: dict[str, int], obs: Array) -> Array:
     """What each of the L loops wants of its signal now (L,)."""
     named = np.asarray([isinstance(loop.setpoint, str) for loop in loops], bool)

@@ -78,23 +78,23 @@ def _as_doubles(bits: np.ndarray) -> np.ndarray:
 
 
 def _reading(qpos: np.ndarray, qvel: np.ndarray, sensors: np.ndarray) -> Reading:
-    return Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))
+    with np.errstate(over="ignore"):  # what has diverged may be beyond float32: infinite then
+        return Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))
 
 
 class _Fields:
     """The model's numbers that differ between worlds, as functions of a `Domain`."""
 
     def __init__(self, robot: Robot):
-        self._robot, model = robot, robot.model
+        model = robot.model
         names = ("geom_friction", "body_mass", "body_inertia", "actuator_gainprm")
         self._nominal = {n: getattr(model, n).copy() for n in (*names, "actuator_biasprm")}
-        self._soles = np.zeros(model.ngeom, bool)
-        self._soles[list(robot.foot_geoms)] = True
 
     def of(self, xp: Any, domain: Domain) -> dict[str, Array]:
         """Each field (B, ...)."""
         nominal = self._nominal
-        friction = xp.where(self._soles, domain.friction[:, None], 1.0)[:, :, None]
+        # Of all geoms, floor included: where two touch, the larger friction counts.
+        friction = domain.friction[:, None, None]
         mass = domain.mass[:, None]
         strength = domain.strength[:, None, None]
         bias = np.zeros_like(nominal["actuator_biasprm"], bool)
@@ -299,7 +299,8 @@ class MjxEngine:
         content = np.empty(mujoco().mj_sizeModel(model), np.uint8)
         mujoco().mj_saveModel(model, None, content)
         code = inspect.getsource(MjxEngine) + inspect.getsource(_Fields)
-        return digest(metadata.version("mujoco-mjx"), code, self.robot.substeps, content.tobytes())
+        baked = (self.robot.substeps, self.robot.base_body)
+        return digest(metadata.version("mujoco-mjx"), code, *baked, content.tobytes())
 
     def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
         full, sensors = self._mappable(physics.full, target, force, domain)

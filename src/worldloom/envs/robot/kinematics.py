@@ -39,7 +39,8 @@ def legs_of(robot: Robot) -> tuple[Leg, Leg]:
     if any(len(leg) != 5 for leg in robot.legs):
         raise ValueError(
             f"{robot.name}: a gait is computed for two legs of five joints (hip roll, hip pitch, "
-            "knee, ankle pitch, ankle roll); name them under `legs` in the mapping"
+            "knee, ankle pitch, ankle roll); name them under `legs` in the mapping, or bring a "
+            "recorded motion (--motion)"
         )
     model = robot.model
     legs = []
@@ -69,7 +70,7 @@ def _check_build(robot: Robot, legs: list[Leg]) -> None:
     if not (np.allclose(found, wanted, atol=1e-6) and all(level)):
         raise ValueError(
             f"{robot.name}: its legs do not hang straight down from roll and pitch at the hip, as "
-            "the computed gait needs; bring a recorded motion instead"
+            "the computed gait needs; bring a recorded motion instead (--motion)"
         )
 
 

@@ -4,6 +4,7 @@ Everything that tasks need of a model is looked up here once, as plain numbers a
 nothing below this file asks MuJoCo for a name.
 """
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class Robot:
 
     name: str
     xml: str
+    mapping: str  # the text of the file that names things in it
     model: Any = field(repr=False)  # mujoco.MjModel
     joints: tuple[str, ...]
     joint_qpos: np.ndarray  # (n,) places in qpos
@@ -85,9 +87,20 @@ class Robot:
 
     @cached_property
     def sideways(self) -> np.ndarray:
-        """(n,) float32: 1 for joints that a straight walk does not need."""
-        pitch = {leg[i] for leg in self.legs for i in (1, 2, 3) if leg}
-        return np.array([float(i not in pitch) for i in range(self.num_joints)], np.float32)
+        """(n,) float32: 1 for joints that a straight walk does not need.
+
+        It needs those between base and feet that turn about the axis from side to side.
+        """
+        engine, model = mujoco(), self.model
+        data = engine.MjData(model)
+        data.qpos[:] = self.home
+        engine.mj_kinematics(model, data)
+        left, right = (_up_to(model, self.base_body, foot) for foot in self.foot_bodies)
+        acted = model.actuator_trnid[:, 0]
+        across = data.xmat[self.base_body].reshape(3, 3)[:, 1]
+        pitch = np.abs(data.xaxis[acted] @ across) > math.cos(math.pi / 4)
+        in_leg = np.isin(model.jnt_bodyid[acted], [*left, *right])
+        return (~(pitch & in_leg)).astype(np.float32)
 
     @cached_property
     def mass(self) -> float:
@@ -111,7 +124,7 @@ def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
     if problems:
         listed = "; ".join(problems)
         raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {listed}")
-    return _look_up(mjcf, model, names)
+    return _look_up(mjcf, mapping, model, names)
 
 
 def _read_model(path: Path) -> Any:
@@ -188,6 +201,11 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
     base = find("body", names.get("base"), "base")
     if base is not None and not _carried(model, base):
         problems.append(f"body {names['base']!r} has no free joint, so it cannot fall")
+    elif base is not None and model.jnt_qposadr[model.body_jntadr[base]] != 0:
+        problems.append(
+            f"the free joint of body {names['base']!r} is not the model's first joint; put that "
+            "body first in the worldbody"
+        )
     find("keyframe", names.get("home"), "home")
     sensors = _mapping_of(names.get("sensors"))
     for role in ("gyro", "orientation"):
@@ -197,12 +215,20 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
         problems.append("the mapping must list two feet, left and right")
     else:
         for side, foot in zip(("left", "right"), map(_mapping_of, feet), strict=True):
-            find("body", foot.get("body"), f"the {side} foot")
+            body = find("body", foot.get("body"), f"the {side} foot")
+            if body is not None and not _touching(model)[model.geom_bodyid == body].any():
+                problems.append(
+                    f"body {foot['body']!r}, the {side} foot, has no geom that can touch anything; "
+                    "name the body of the sole, whose geoms have a contype or conaffinity"
+                )
             for kind in ("touch", "position"):
                 find_sensor(foot.get(kind), kind, f"{kind} of the {side} foot")
+    moved = model.actuator_trnid[model.actuator_trntype == engine.mjtTrn.mjTRN_JOINT, 0]
     for leg in names.get("legs") or ():
         for joint in leg:
-            find("joint", joint, "a leg")
+            number = find("joint", joint, "a leg")
+            if number is not None and number not in moved:
+                problems.append(f"no actuator moves joint {joint!r} of a leg")
     if model.nu == 0:
         problems.append("the model has no actuators")
     for i in range(model.nu):
@@ -218,6 +244,16 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
                 f"actuator {model.actuator(i).name!r} is not a position servo of one hinge with a "
                 "control range"
             )
+        if model.actuator_actnum[i] > 0:
+            problems.append(
+                f"actuator {model.actuator(i).name!r} has a state of its own, which no engine here "
+                "keeps; leave out its time constant or other dynamics"
+            )
+    if model.nhistory > 0:
+        problems.append(
+            "actuators or sensors are delayed, and no engine here keeps their past; leave out the "
+            "delays (`randomise` has worlds with late targets)"
+        )
     steps = CONTROL_SECONDS / model.opt.timestep
     if abs(steps - round(steps)) > 1e-6 or steps < 1:
         problems.append(
@@ -236,6 +272,20 @@ def _names(model: Any, kind: str) -> list[str]:
     return [name for i in range(getattr(model, count)) if (name := one(i).name)]
 
 
+def _up_to(model: Any, base: int, body: int) -> set[int]:
+    """The bodies from `body` on that hang between it and `base`, which is not among them."""
+    found = set()
+    while body not in (0, base):
+        found.add(body)
+        body = int(model.body_parentid[body])
+    return found
+
+
+def _touching(model: Any) -> np.ndarray:
+    """(ngeom,) bool: geoms that can touch others."""
+    return (model.geom_contype | model.geom_conaffinity) != 0
+
+
 def _carried(model: Any, body: int) -> bool:
     joint = model.body_jntadr[body]
     return joint >= 0 and model.jnt_type[joint] == mujoco().mjtJoint.mjJNT_FREE
@@ -244,7 +294,7 @@ def _carried(model: Any, body: int) -> bool:
 # Looking up ------------------------------------------------------------------------------------
 
 
-def _look_up(path: Path, model: Any, names: Mapping[str, Any]) -> Robot:
+def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) -> Robot:
     acted = model.actuator_trnid[:, 0]
     joints = tuple(model.joint(j).name for j in acted)
     lower, upper = model.actuator_ctrlrange.T.copy()
@@ -255,12 +305,12 @@ def _look_up(path: Path, model: Any, names: Mapping[str, Any]) -> Robot:
 
     feet = names["feet"]
     bodies = tuple(int(model.body(foot["body"]).id) for foot in feet)
-    touches = (model.geom_contype | model.geom_conaffinity) != 0
-    soles = np.flatnonzero(np.isin(model.geom_bodyid, bodies) & touches)
+    soles = np.flatnonzero(np.isin(model.geom_bodyid, bodies) & _touching(model))
     legs = tuple(tuple(joints.index(joint) for joint in leg) for leg in names.get("legs") or ())
     return Robot(
-        name=path.stem,
-        xml=path.read_text(),
+        name=mjcf.stem,
+        xml=mjcf.read_text(),
+        mapping=mapping.read_text(),
         model=model,
         joints=joints,
         joint_qpos=model.jnt_qposadr[acted].copy(),

@@ -6,6 +6,7 @@ carries no weight, and what it pulled is part of the record.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -172,12 +173,18 @@ def fingerprint(robot: Robot) -> str:
 
 
 def save(path: str | Path, robot: Robot, motion: Motion) -> None:
-    """Writes an .npz."""
+    """Writes an .npz, whole or not at all."""
     names = ("target", "phase", "contact", "speed", "harness")
     arrays: dict[str, Any] = {name: np.asarray(getattr(motion, name)) for name in names}
     arrays |= {name: getattr(motion.reading, name) for name in ("qpos", "qvel", "sensors")}
-    with Path(path).open("wb") as file:
-        np.savez_compressed(file, **arrays, robot=np.array(fingerprint(robot)))
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            np.savez_compressed(file, **arrays, robot=np.array(fingerprint(robot)))
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def load(path: str | Path, robot: Robot) -> Motion:

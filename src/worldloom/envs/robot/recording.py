@@ -29,7 +29,7 @@ class Recording:
     command: np.ndarray  # (T,) the forward speed that was asked for, m/s
     contact: np.ndarray  # (T, 2) bool: left and right foot
     fell: bool = False  # in the last step
-    diverged: bool = False  # likewise: the simulation was no longer finite
+    diverged: bool = False  # likewise: the simulation was no longer sound
     seconds: float = CONTROL_SECONDS  # from row to row
 
     def __post_init__(self):

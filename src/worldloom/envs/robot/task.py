@@ -30,6 +30,9 @@ MEMORY = CONTROL_SECONDS / 0.5  # of the averaged speed: about half a second
 TOUCH = 0.5  # N on a foot that count as a contact
 LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
 LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
+# m, rad, m/s and rad/s: no robot comes near it in an episode, only a simulation that has diverged.
+# That is seen long before it overflows: the square of 1e20, still finite, is a reward of -inf.
+BEYOND_SENSE = 1e3
 
 # Noise of sensors, and how far worlds differ, at a factor of 1: half-widths of uniform draws.
 NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
@@ -294,6 +297,12 @@ class Task:
         ]
         privileged = xp.concatenate([exact * scales, known, *hidden], axis=-1)
         return Observation(state.astype(np.float32), privileged.astype(np.float32))
+
+
+def is_sound(xp: Any, reading: Reading) -> Array:
+    """Whether a simulation (...) has not diverged; NaN is below no bound."""
+    qpos, qvel = xp.abs(reading.qpos), xp.abs(reading.qvel)
+    return (qpos < BEYOND_SENSE).all(-1) & (qvel < BEYOND_SENSE).all(-1)
 
 
 def _draw_push(xp: Any, rules: Rules, step: Array, uniform: Array) -> Push:

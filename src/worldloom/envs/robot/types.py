@@ -31,7 +31,7 @@ class Physics(struct.PyTreeNode):
 class Domain(struct.PyTreeNode):
     """How this world differs from the model: drawn at a reset, kept for an episode."""
 
-    friction: Array  # (...,) factor on the friction of the soles
+    friction: Array  # (...,) factor on the friction of soles and floor
     mass: Array  # (...,) factor on the masses of all bodies
     strength: Array  # (...,) factor on the stiffness of the servos
     offset: Array  # (..., n) what the joint encoders are wrong by, rad
@@ -77,7 +77,7 @@ class Info(struct.PyTreeNode):
     height: Array  # of the base, m
     contact: Array  # (..., 2) bool
     fell: Array
-    diverged: Array  # the simulation was no longer finite; the world starts anew
+    diverged: Array  # the simulation was no longer sound; the world starts anew
 
 
 class Starts(struct.PyTreeNode):

@@ -16,7 +16,7 @@ from worldloom.core.types import Array, Key, TimeStep
 from worldloom.envs.robot import starts as start_tables
 from worldloom.envs.robot.engines import Engine, EngineName, make_engine
 from worldloom.envs.robot.model import Robot, biped, load
-from worldloom.envs.robot.task import Task, task_named
+from worldloom.envs.robot.task import Task, is_sound, task_named
 from worldloom.envs.robot.types import Domain, Episode, Info, Params, Physics, Starts
 
 NUM_STARTS = 512
@@ -142,8 +142,8 @@ class RobotWorld:
         )
         domain = state.domain if self.randomised else None
         moved = self.engine.step(state.physics, target, force, domain)
-        sound = jnp.isfinite(moved.reading.qpos).all(-1) & jnp.isfinite(moved.reading.qvel).all(-1)
-        # What is no longer finite is taken back, and ends the episode.
+        sound = is_sound(jnp, moved.reading)
+        # What has diverged is taken back, and ends the episode.
         physics = jax.tree.map(
             lambda new, old: jnp.where(sound.reshape(-1, *[1] * (new.ndim - 1)), new, old),
             moved, state.physics,
