@@ -9,8 +9,9 @@ that many calls are the same as one long simulation, to the bit.
 import copy
 import inspect
 import os
+import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
 from importlib import metadata
 from typing import Any, Literal, Protocol, get_args
@@ -268,7 +269,8 @@ class MjxEngine:
     @cached_property
     def _mjx(self) -> Any:
         try:
-            from mujoco import mjx
+            with redirect_stdout(sys.stderr):  # it prints what it does without: no result of ours
+                from mujoco import mjx
         except ImportError as error:
             raise ValueError(
                 'physics="mjx" needs mujoco-mjx, which is not installed; '
