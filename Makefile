@@ -9,7 +9,8 @@ TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
-CODE := src tests examples
+CODE := src tests examples benchmarks
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Stamps: what they stand for is done again only when pyproject.toml has changed.
 CORE := $(VENV)/.core
@@ -23,10 +24,10 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo setup test lint docs bench figures peers clean
+.PHONY: help demo setup test test-slow test-all lint docs bench figures peers clean
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  make PYTHON=python3.12 ... uses another Python'
 
 demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
@@ -34,8 +35,13 @@ demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
 
 setup: $(DEV) ## set up everything for development, PyTorch included where it can be had
 
-test: lint ## set up and run every check and test; PYTEST_ARGS chooses tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+test: lint ## set up, check, and run the fast tests (under 8 minutes); PYTEST_ARGS chooses some
+	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+
+test-slow: $(DEV) ## only what takes long: MJX, Brax, several processes, browsers, kill tests
+	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+test-all: test test-slow ## every check and test
 
 lint: $(DEV) ## style, types and import contracts only
 	$(BIN)/ruff check $(CODE)
@@ -47,10 +53,10 @@ docs: $(DEV) ## build the documentation in site/
 	$(BIN)/mkdocs build --strict
 
 bench: $(DEV) peers ## measure everything again and write benchmarks/results/ (four hours)
-	for suite in grid arc robot plant; do $(BIN)/worldloom bench $$suite $(BENCH_ARGS) || exit; done
+	for suite in algos grid arc robot plant; do $(BIN)/worldloom bench $$suite $(BENCH_ARGS) || exit; done
 
 figures: $(DEV) ## write measured figures into the README and the documentation
-	$(BIN)/python -m worldloom.bench.figures
+	$(BIN)/python -m benchmarks.figures
 
 peers: $(PEERS)/.stamp $(PEERS_TORCH)/.stamp ## set up the peers of the benchmarks in environments of their own
 

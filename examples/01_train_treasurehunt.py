@@ -1,7 +1,7 @@
 """Train five agents to hunt treasure, load them again, and let them act.
 
 python examples/01_train_treasurehunt.py            about a minute; writes runs/<run>/report.html
-python examples/01_train_treasurehunt.py --quick    a few epochs, to see that it works
+python examples/01_train_treasurehunt.py --quick    a few iterations, to see that it works
 """
 
 import argparse
@@ -11,11 +11,10 @@ import jax
 import worldloom
 
 QUICK = {
-    "epochs": 2,
+    "steps": 200,
     "num_worlds": 2,
-    "updates_per_epoch": 2,
-    "memory_rows": 51,
     "eval_episodes": 4,
+    "iqn": {"gradient_steps": 2, "buffer_size": 102},
 }
 
 
@@ -23,7 +22,7 @@ def main(quick: bool) -> None:
     # One call: worlds, agents, memory and learning are one compiled program.
     run = worldloom.train("treasurehunt", seed=0, report=not quick, **(QUICK if quick else {}))
     timing = run.timing()
-    print(f"trained {run.epoch} epochs in {timing['train_seconds']:.1f} s, after compiling")
+    print(f"trained for {run.steps:,} steps in {timing['train_seconds']:.1f} s, after compiling")
     print(f"for {timing['compile_seconds']:.1f} s; everything is in {run.folder}")
 
     # A run folder is all that is needed to use the agents again.
@@ -43,5 +42,5 @@ def main(quick: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few epochs only")
+    parser.add_argument("--quick", action="store_true", help="a few iterations only")
     main(parser.parse_args().quick)

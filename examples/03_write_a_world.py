@@ -13,8 +13,8 @@ from flax import struct
 
 import worldloom
 from worldloom.core.transforms import frame_stack, time_limit
-from worldloom.envs.grid.kinds import Kind, bordered
-from worldloom.envs.grid.world import GridWorld
+from worldloom.suites.grid.kinds import Kind, bordered
+from worldloom.suites.grid.world import GridWorld
 
 
 @struct.dataclass
@@ -64,9 +64,9 @@ def make(*, num_agents=4, bud_value=5.0, horizon=60, size=10):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few epochs only")
-    small = {"algo": "dqn", "epochs": 2, "num_worlds": 2, "eval_episodes": 4}
+    parser.add_argument("--quick", action="store_true", help="a few iterations only")
+    small = {"algo": "dqn", "steps": 240, "num_worlds": 2, "eval_episodes": 4}
     quick = parser.parse_args().quick
-    worldloom.register("bees", make, "bees carry pollen from blossoms to buds")
+    worldloom.register("bees", make, description="bees carry pollen from blossoms to buds")
     run = worldloom.train("bees", report=not quick, **(small if quick else {}))
-    print(f"greedy score {run.evaluation.mean:.1f} after {run.epoch} epochs: {run.folder}")
+    print(f"greedy score {run.evaluation.mean:.1f} after {run.steps:,} steps: {run.folder}")

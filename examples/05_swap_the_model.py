@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from worldloom.adapters.sorrel import JAXIQN as Model
-from worldloom.reference.treasurehunt import ObjectTreasureHunt
+from worldloom.suites.grid.object_world import ObjectTreasureHunt
 
 
 def run_experiment(

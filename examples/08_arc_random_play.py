@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from worldloom.envs.arc import (
+from worldloom.suites.arc import (
     VectorizedRandomAgent,
     batch_reset,
     create_batch_episode_runner,
@@ -19,7 +19,7 @@ from worldloom.envs.arc import (
     load,
     make_config,
 )
-from worldloom.report.arc import episode_svg, operation_name, shots_of
+from worldloom.suites.arc.draw import episode_svg, operation_name, shots_of
 
 STEPS = 40
 
@@ -31,15 +31,13 @@ def main(num_worlds: int) -> None:
     states, first = batch_reset(keys, config)
     print(f"{num_worlds} worlds on {len(tasks)} tasks, canvas {config.grid_shape}")
 
-    # An agent is a function of the states, its own state and a key; here that state is a key.
+    # An agent is a function of the states, its own state and a key: this one needs the key alone.
     player = VectorizedRandomAgent(config.grid_shape)
-    play = create_batch_episode_runner(
-        lambda states, own, key: player.select_batch_actions(own, states), STEPS
-    )
-    start_key, play_key = jax.random.split(jax.random.key(1))
-    play = play.lower(states, config, play_key, player.init(start_key)).compile()
+    play_key = jax.random.key(1)
+    play = create_batch_episode_runner(player.select_batch_actions, STEPS)
+    play = play.lower(states, config, play_key).compile()
     start = time.perf_counter()
-    last, rewards, steps = play(states, config, play_key, player.init(start_key))
+    last, rewards, steps = play(states, config, play_key)
     active = np.asarray(steps.active)
     seconds = time.perf_counter() - start
     print(f"random play: {active.sum():,} steps in {1000 * seconds:.1f} ms, every one recorded")

@@ -1,7 +1,7 @@
 """PPO learns a grid puzzle from nothing: find the coloured cell, repaint it, submit.
 
 python examples/09_arc_train_ppo.py            well under a minute; writes runs/<run>/report.html
-python examples/09_arc_train_ppo.py --quick    two updates, to see that it works
+python examples/09_arc_train_ppo.py --quick    a few steps, to see that it works
 
 Tasks of your own are JSON files in a folder, in ARC's structure. With tasks="mini-arc" or
 "arc-agi-1" the same call trains on those.
@@ -14,13 +14,16 @@ from pathlib import Path
 import numpy as np
 
 import worldloom
-from worldloom.algos.ppo import PPOConfig
-from worldloom.train.arc_config import NetworkSizes
 
-LEARNING = PPOConfig(
-    num_worlds=256, unroll_length=16, num_epochs=2, learning_rate=2e-3, gamma=0.95,
-    entropy_cost=0.05,
-)  # fmt: skip
+LEARNING = {
+    "unroll_length": 16,
+    "learning_rate": 2e-3,
+    "gamma": 0.95,
+    "gae_lambda": 0.95,
+    "entropy_cost": 0.05,
+    "normalise_advantages": True,
+    "anneal_updates": 0,
+}
 
 
 def write_tasks(folder: Path) -> None:
@@ -43,14 +46,16 @@ def main(quick: bool) -> None:
     write_tasks(Path("puzzles"))
     run = worldloom.train(
         "arc",
+        algo="ppo",  # or "dqn", which needs fewer steps and more time for each
         tasks="puzzles",
-        updates=2 if quick else 60,
+        num_worlds=8 if quick else 256,
+        steps=64 if quick else 250_000,
         chunk=1 if quick else 10,
-        eval_every=0 if quick else 20,
+        eval_every=0 if quick else 80_000,
         # The world in training: three colours and submission, and a few steps only.
         world={"operations": (0, 1, 2, 34), "max_steps": 6, "wrong_penalty": 0.0},
-        network=NetworkSizes(channels=16, convolutions=1, context=32),
-        ppo=PPOConfig(num_worlds=8, unroll_length=4) if quick else LEARNING,
+        network={"context": 32},
+        ppo={"unroll_length": 4} if quick else LEARNING,
         report=not quick,
     )
     timing = run.timing()
@@ -69,5 +74,5 @@ def main(quick: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two updates only")
+    parser.add_argument("--quick", action="store_true", help="a few steps only")
     main(parser.parse_args().quick)

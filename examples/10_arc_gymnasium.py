@@ -8,8 +8,8 @@ import argparse
 import gymnasium
 import numpy as np
 
-from worldloom.envs.arc import load
-from worldloom.envs.arc.operations import NAMES
+from worldloom.suites.arc import load
+from worldloom.suites.arc.operations import NAMES
 
 # The part before the colon is imported by Gymnasium: it registers the world.
 ARC = "worldloom.adapters.gymnasium:worldloom/Arc-v0"

@@ -1,4 +1,4 @@
-"""A reactor's controller: learned from logged data, judged, exported with its filter, served.
+"""A reactor's controller: learned from logged data, evaluated, exported with its filter, served.
 
 python examples/13_plant_from_data_to_server.py [--quick]      needs: pip install 'worldloom[serve]'
 
@@ -19,11 +19,11 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from worldloom import cli
+from worldloom.cli import main as cli
 
 SMALL = (
-    "--data-steps 2000 --epochs 2 --updates-per-epoch 50 --batch-size 32 --hidden 16 16 "
-    "--eval-episodes 4 --judge-updates 50 --world horizon=30 --no-report"
+    "--data-steps 2000 --steps 100 --iql.updates-per-iteration 50 --iql.batch-size 32 "
+    "--iql.hidden 16 16 --eval-episodes 4 --ope-updates 50 --world.horizon 30 --no-report"
 )
 
 
@@ -36,14 +36,14 @@ def worldloom(line: str) -> None:
 
 def main(quick: bool) -> None:
     root = Path(tempfile.mkdtemp(prefix="worldloom-plant-"))
-    more = SMALL if quick else "--epochs 30"
+    more = SMALL if quick else "--steps 30000"
     worldloom(f"train reactor --algo iql --dataset medium --out {root} {more}")
     (folder,) = root.iterdir()
-    judged = json.loads((folder / "judgement.json").read_text())
+    ope = json.loads((folder / "ope.json").read_text())
     print("discounted return, estimated from data alone:")
-    for estimate in judged["estimates"]:
+    for estimate in ope["estimates"]:
         print(f"  {estimate['value']:.1f} by {estimate['method']}")
-    print(f"  {judged['true_return']:.1f} in truth")
+    print(f"  {ope['true_return']:.1f} in truth")
 
     worldloom(f"eval {folder} --episodes 8")
     worldloom(f"export {folder} --no-onnx")
@@ -58,8 +58,8 @@ def main(quick: bool) -> None:
             body = json.dumps({"plant": "north", "observation": measured}).encode()
             asked = urllib.request.Request(f"{url}/act", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(asked, timeout=30) as answer:
-                told = json.load(answer)
-            print(f"do {told['control']}", "in an emergency" if told["emergency"] else "")
+                decision = json.load(answer)
+            print(f"do {decision['control']}", "in an emergency" * decision["emergency"])
         server.terminate()
     # What the server wrote down is executed again, and must be the same to the bit.
     worldloom(f"audit replay {folder / 'audit.jsonl'} {bundle}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,28 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["WORLDLOOM_TEST_CACHE"])
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
+MOST_MEMORY_MB = 1200
+HEAVY_FIRST = (
+    "tests/test_examples",
+    "tests/suites/robot",
+    "tests/suites/plant",
+    "tests/safety",
+    "tests/matrix",
+    "tests/suites/arc",
+    "tests/suites/grid",
+    "tests/training",
+    "tests/algos",
+)
+
 TINY_WORLD = {"height": 6, "width": 6, "num_agents": 2, "horizon": 10, "spawn_prob": 0.1}
+
+
+# A real browser to look at pages with.
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +54,35 @@ def program_folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORLDLOOM_CACHE", folder)
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory():
+    """Compiled programs of one file are forgotten after it, before a worker grows large."""
+    yield
+    import sys
+
+    if "jax" in sys.modules and _resident_mb() > MOST_MEMORY_MB:
+        import jax
+
+        jax.clear_caches()
+
+
+def _resident_mb() -> float:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError):  # no such file on this system
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def pytest_collection_modifyitems(items):
+    """Heavy folders first: with a file to each worker, a long one must not begin at the end."""
+    items.sort(key=lambda item: _rank(item.path.as_posix()))  # stable: files stay whole
+
+
+def _rank(path: str) -> int:
+    return next((n for n, part in enumerate(HEAVY_FIRST) if part in path), len(HEAVY_FIRST))
 
 
 @pytest.fixture(scope="session")
@@ -62,24 +113,41 @@ def _configure(settings):
         jax.config.update(name, value)
 
 
+# Settings that compile in seconds and train in a blink; periods in steps, 20 to an iteration.
+TINY = {
+    "env": "treasurehunt",
+    "steps": 120,
+    "num_worlds": 2,
+    "chunk": 2,
+    "eval_every": 40,
+    "eval_episodes": 4,
+    "checkpoint_every": 40,
+    "record_every": 0,
+    "world": TINY_WORLD,
+    "iqn": {
+        "hidden": 16,
+        "num_quantiles": 4,
+        "act_quantiles": 4,
+        "batch_size": 8,
+        "gradient_steps": 2,
+        "buffer_size": 66,
+        "epsilon_decay": 0.2,
+    },
+}
+
+
 @pytest.fixture(scope="session")
 def tiny():
-    """tiny(**changes): settings that compile in seconds and train in a blink."""
-    from worldloom.algos.iqn import IQNConfig
-    from worldloom.train.config import TrainConfig
+    """tiny(**changes): a `TrainConfig` of a run that takes a blink; nested settings are merged."""
+    from worldloom import suites
+    from worldloom.cli.settings import merge
+    from worldloom.training.config import make_config
 
-    def make(world=None, iqn=None, **changes):
-        network = {"hidden": 16, "num_quantiles": 4, "act_quantiles": 4, "batch_size": 8}
-        settings = {
-            "epochs": 6, "num_worlds": 2, "updates_per_epoch": 2, "memory_rows": 33, "chunk": 2,
-            "eval_every": 2, "eval_episodes": 4, "checkpoint_every": 2, "record_period": 0,
-            "epsilon_decay": 0.2,
-        }  # fmt: skip
-        return TrainConfig(
-            world=TINY_WORLD | (world or {}),
-            iqn=IQNConfig(**(network | (iqn or {}))),
-            **(settings | changes),
-        )
+    def make(**changes):
+        given = merge(TINY, changes)
+        if given.get("algo", "iqn") != "iqn":
+            del given["iqn"]
+        return make_config(suites.suite("grid"), given)
 
     return make
 
@@ -87,11 +155,12 @@ def tiny():
 @pytest.fixture(scope="session")
 def finished_run(tiny, compiled_once, tmp_path_factory):
     """A run folder with everything in it. Look, do not touch: copy it to change it."""
-    from worldloom.report.hooks import Pictures
-    from worldloom.train.runner import run
+    from worldloom import suites
+    from worldloom.training.run import train
 
     folder = tmp_path_factory.mktemp("runs") / "finished"
-    run(tiny(record_period=3), folder, hooks=[Pictures()], command="worldloom train")
+    config = tiny(record_every=60)
+    train(suites.suite("grid"), config, folder, command="worldloom train")
     return folder
 
 
@@ -124,3 +193,16 @@ def neorl2():
     if not folder.is_dir():
         pytest.skip("NeoRL-2's data are not here; name their folder in WORLDLOOM_NEORL2")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("the browser tests need Debian's chromium")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="the browser tests need the playwright package"
+    )
+    with playwright.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()

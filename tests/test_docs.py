@@ -21,7 +21,7 @@ def blocks(page):
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem
 )
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
-    from worldloom.envs import registry
+    from worldloom import suites as registry
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))

@@ -27,6 +27,7 @@ def test_an_example_is_short_enough_to_read(path):
     assert len(path.read_text().splitlines()) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path, compiled_once):
     needed, extra = NEEDS.get(path.name, (None, None))
@@ -42,7 +43,7 @@ def test_an_example_runs(path, tmp_path, compiled_once):
         env=os.environ | cache,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3000,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -3,112 +3,109 @@
 Everything is imported when first used: `import worldloom` itself imports no jax.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worldloom.core.protocols import PureEnv
-    from worldloom.train.arc import ArcRun, LoadedArcRun
-    from worldloom.train.arc_evaluate import ArcEvaluation
-    from worldloom.train.evaluate import Evaluation
-    from worldloom.train.load import LoadedRun
-    from worldloom.train.plant import LoadedPlantRun, PlantRun
-    from worldloom.train.plant_evaluate import PlantEvaluation
-    from worldloom.train.robot import LoadedRobotRun, RobotRun
-    from worldloom.train.robot_evaluate import RobotEvaluation
-    from worldloom.train.runner import Run
+    from worldloom.training.run import Run
+    from worldloom.training.suite import Evaluation
 
-__version__ = "0.1.0"
-__all__ = ["evaluate", "load", "make", "register", "train"]
+__version__ = "0.2.0"
+__all__ = ["algorithms", "evaluate", "load", "make", "register", "train", "worlds"]
 
 
 def make(name: str, **options: Any) -> "PureEnv":
-    """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``."""
-    from worldloom.envs import registry
+    """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``.
 
-    return registry.make(name, **options)
+    Also by YAML file, as "PATH.py:FUNCTION", or of another package: "gymnax:CartPole-v1".
+    """
+    from worldloom import suites
+
+    return suites.make(name, **options)
 
 
-def register(name: str, maker: "Callable[..., PureEnv]", description: str = "") -> None:
-    """Makes a world of yours known by name to `make`, `train` and the command line."""
-    from worldloom.envs import registry
+def register(
+    name: str,
+    make: "Callable[..., PureEnv]",
+    suite: str | None = None,
+    *,
+    description: str = "",
+) -> None:
+    """Makes a world of yours known by name to `make`, `train` and the command line.
 
-    registry.register(name, maker, description)
+    suite: "plant" for a plant, "robot" for a robot, "grid" for a gridworld; None decides by what
+    the world is.
+    """
+    from worldloom import suites
+
+    suites.register(name, make, description, suite)
+
+
+def worlds(suite: str | None = None) -> dict[str, str]:
+    """Every known world with a line about it, or those of one suite."""
+    from worldloom import suites
+
+    return suites.names(suite)
+
+
+def algorithms() -> dict[str, str]:
+    """Every known algorithm with a line about it."""
+    from worldloom import algos
+
+    return algos.names()
 
 
 def train(
     env: str = "treasurehunt",
     *,
-    world: dict[str, Any] | None = None,
+    algo: str | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    num_worlds: int | None = None,
+    eval_every: int | None = None,
+    world: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     report: bool = True,
     **settings: Any,
-) -> "Run | ArcRun | RobotRun | PlantRun":
-    """Trains and writes a run folder: ``train("treasurehunt", epochs=100, seed=1)``.
+) -> "Run":
+    """Trains and writes a run folder: ``train("cleanup", algo="ppo", steps=2_000_000)``.
 
-    `settings` are those of `worldloom.train.config.TrainConfig`, for "arc" those of
-    `worldloom.train.arc_config.ArcTrainConfig` and for "biped" those of
-    `worldloom.train.robot_config.RobotTrainConfig`, for a plant those of
-    `worldloom.train.plant_config.PlantTrainConfig`; `out` is the run's folder, by default a new
-    one under runs/.
+    Args:
+        env: a world's name, a YAML file, "PATH.py:FUNCTION", "gymnax:NAME" or "brax:NAME".
+        algo: an algorithm's name (see `algorithms`); by default what suits the world.
+        steps: the budget in environment steps; of an offline algorithm, in updates.
+        num_worlds: worlds that are played at once.
+        eval_every: steps between evaluations; 0: only at the end.
+        world: options of the world, such as {"num_agents": 3}.
+        out: the run's folder; by default a new one under runs/.
+        report: whether to make pictures and report.html.
+        settings: all others by name (`worldloom train WORLD --help-all` lists them); options of
+            the algorithm under its name: ``ppo={"learning_rate": 3e-4}``.
     """
-    from worldloom.envs.registry import suite_of
+    from worldloom import suites
+    from worldloom.training import run
+    from worldloom.training.config import make_config
 
-    if suite_of(env) == "plant":
-        from worldloom.report.plant_runs import train_plant
-
-        return train_plant({"env": env, "world": world or {}} | settings, out, report)
-    if env in ("arc", "biped"):
-        settings |= {"world": world} if world else {}
-        if env == "arc":
-            from worldloom.report.arc_runs import train_arc
-
-            return train_arc(settings, out, report)
-        from worldloom.report.robot_runs import train_robot
-
-        return train_robot(settings, out, report)
-    from worldloom.report.hooks import Pictures
-    from worldloom.train import runner
-    from worldloom.train.config import TrainConfig
-
-    config = TrainConfig(env=env, world=world or {}, **settings)
-    folder = Path(out) if out else runner.new_folder(Path("runs"), config)
-    return runner.run(config, folder, hooks=[Pictures()] if report else [])
+    chosen = {"algo": algo, "steps": steps, "num_worlds": num_worlds, "eval_every": eval_every}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    given |= {"env": env, "seed": seed, "world": world or {}} | settings
+    suite = suites.suite_of(env, **(world or {}))
+    config = make_config(suite, given)
+    folder = Path(out) if out else run.run_folder(Path("runs"), config)
+    return run.train(suite, config, folder, report=report)
 
 
-def load(folder: str | Path) -> "LoadedRun | LoadedArcRun | LoadedRobotRun | LoadedPlantRun":
-    """The trained agents of a run: ``load("runs/X").act(obs)``."""
-    from worldloom.train.driver import env_of
+def load(folder: str | Path) -> "Run":
+    """A run from its newest checkpoint: ``load("runs/X").act(obs)``."""
+    from worldloom import suites
+    from worldloom.training import run
 
-    folder = Path(folder)
-    env = env_of(folder)
-    if env == "arc":
-        from worldloom.train import arc
-
-        return arc.load_run(folder)
-    if env == "biped":
-        from worldloom.train import robot
-
-        return robot.load_run(folder)
-    from worldloom.envs.registry import suite_of
-
-    if suite_of(env or "") == "plant":
-        from worldloom.train import plant
-
-        return plant.load_run(folder)
-    from worldloom.train.load import load_run
-
-    return load_run(folder)
+    header = run.read_header(folder)
+    return run.load(suites.suite(header["suite"]), folder)
 
 
-def evaluate(
-    folder: str | Path, episodes: int | None = None, seed: int = 0
-) -> "Evaluation | ArcEvaluation | RobotEvaluation | PlantEvaluation":
-    """Greedy scores of a run's newest checkpoint in fresh worlds, by default 200 of them.
-
-    On ARC every pair is played, and `episodes` are the sampled attempts at each. Robots play as
-    many as in training, by default.
-    """
-    run = load(folder)
-    return run.evaluate(seed=seed) if episodes is None else run.evaluate(episodes, seed)
+def evaluate(folder: str | Path, episodes: int | None = None, seed: int = 0) -> "Evaluation":
+    """Scores of a run's newest checkpoint in fresh episodes."""
+    return load(folder).evaluate(episodes, seed)

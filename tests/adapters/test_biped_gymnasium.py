@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from worldloom import suites
 from worldloom.core import draws
 from worldloom.core.spaces import Box
-from worldloom.envs import registry
 
 pytest.importorskip("gymnasium", reason="needs worldloom[adapters]")
 pytest.importorskip("mujoco", reason="needs worldloom[robot]")
@@ -42,7 +42,7 @@ def test_the_biped_passes_the_checks_of_gymnasium(env):
 
 
 def test_a_policy_sees_a_box_and_acts_in_a_unit_box(env):
-    sizes = dict(registry.make("biped", **OPTIONS).spec.observation.items)
+    sizes = dict(suites.make("biped", **OPTIONS).spec.observation.items)
     assert env.observation_space == spaces.Box(-100.0, 100.0, sizes["state"].shape, np.float32)
     joints = env.unwrapped.env.base.robot.num_joints
     assert env.action_space == spaces.Box(-1.0, 1.0, (joints,), np.float32)
@@ -53,7 +53,7 @@ def test_a_policy_sees_a_box_and_acts_in_a_unit_box(env):
 
 
 def test_an_episode_is_that_of_the_pure_world(env):
-    world = registry.make("biped", **OPTIONS)
+    world = suites.make("biped", **OPTIONS)
     params = world.default_params()
     key, now = draws.split(jax.random.key(11))
     state, timestep = world.reset(now, params)
@@ -104,15 +104,15 @@ def test_world_i_of_a_vector_plays_as_one_with_seed_plus_i(env, envs):
     for i in range(3):
         first, _ = env.reset(seed=20 + i)
         np.testing.assert_allclose(first, obs[i], atol=1e-5)
-        seen, reward, *_ = env.step(actions[i])
-        np.testing.assert_allclose(seen, many[i], rtol=1e-3, atol=1e-4)
+        obs_i, reward, *_ = env.step(actions[i])
+        np.testing.assert_allclose(obs_i, many[i], rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(reward, rewards[i], rtol=1e-3, atol=1e-5)
 
 
 def test_a_world_without_a_critics_part_is_left_alone():
-    world = registry.make("arc", tasks="examples", max_steps=3)
+    world = suites.make("arc", tasks="examples", max_steps=3)
     assert policy_view(world) is world
-    biped = policy_view(registry.make("biped", **OPTIONS))
+    biped = policy_view(suites.make("biped", **OPTIONS))
     assert isinstance(biped.spec.observation, Box)
     assert policy_view(biped) is biped
 
@@ -124,7 +124,7 @@ def test_an_action_of_another_size_is_refused(env):
 
 
 def test_any_world_object_may_be_given():
-    from worldloom.envs.robot.world import world
+    from worldloom.suites.robot.world import world
 
     env = GymEnv(world(**OPTIONS))
     assert isinstance(env.observation_space, spaces.Box)

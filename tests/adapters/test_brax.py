@@ -15,12 +15,14 @@ from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Array, TimeStep
-from worldloom.envs import registry
 
 pytest.importorskip("brax", reason="needs worldloom[robot]")
 
-from worldloom.adapters.brax import BraxWildRobotWrapper, wrap_for_training
+from worldloom import suites
+from worldloom.adapters import brax, brax_ppo
+from worldloom.adapters.brax import BraxEnv, wrap_for_training
 from worldloom.adapters.brax_compat import quiet_import
+from worldloom.suites.robot.brax_env import BraxWildRobotWrapper
 
 with quiet_import():
     from brax import envs
@@ -59,11 +61,11 @@ def cart(action=None, observe=lambda obs: obs, limit=LIMIT) -> PureEnv:
         return state, see(state, jnp.float32(0), no, no, no)
 
     def step(key, state, action, params):
-        luck = draws.uniform(key)
-        state = Cart(state.place + action[0] + params["wind"] * luck, state.count + 1)
+        noise = draws.uniform(key)
+        state = Cart(state.place + action[0] + params["wind"] * noise, state.count + 1)
         fell = jnp.abs(state.place) > EDGE
         return state, see(state, 1.0 - jnp.abs(state.place), fell,
-                          (state.count >= limit) & ~fell, luck > 0.5)  # fmt: skip
+                          (state.count >= limit) & ~fell, noise > 0.5)  # fmt: skip
 
     spec = EnvSpec("cart", Box(-9.0, 9.0, (2,)), action, horizon=limit)
     return PureEnv(spec, lambda: {"wind": jnp.float32(0.01)}, reset, step, None)
@@ -89,7 +91,7 @@ def played(env, state, actions):
 
 @pytest.fixture(scope="module")
 def biped():
-    return registry.make(
+    return suites.make(
         "biped", task="push", physics="c", horizon=6, randomise=1.0, noise=1.0, threads=1,
         command=(0.1, 0.3), push_pause=(1, 4), push_steps=2,
     )  # fmt: skip
@@ -128,7 +130,7 @@ def test_a_world_is_what_brax_asks_for(biped):
     assert (env.action_size, env.backend) == (biped.spec.action.shape[0], "c")
     state = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
     assert set(state.obs) == {"state", "privileged_state"}
-    plain = BraxWildRobotWrapper(cart())
+    plain = BraxEnv(cart())
     assert (plain.observation_size, plain.action_size, plain.backend) == (2, 1, "jax")
 
 
@@ -136,6 +138,13 @@ def test_options_of_the_biped_make_a_world():
     env = BraxWildRobotWrapper({"task": "stand", "physics": "c", "horizon": 7, "threads": 1})
     assert env.world.spec.name.endswith("stand")
     assert env.world.spec.horizon == 7
+    assert BraxWildRobotWrapper().world.spec.name == "biped-walk"
+
+
+def test_the_wrapper_is_found_where_it_used_to_be():
+    assert brax.BraxWildRobotWrapper is BraxWildRobotWrapper
+    with pytest.raises(AttributeError, match="no attribute 'BraxHumanoid'"):
+        brax.BraxHumanoid  # noqa: B018
 
 
 def test_brax_knows_the_biped_by_name():
@@ -152,7 +161,7 @@ def test_brax_knows_the_biped_by_name():
 @pytest.mark.parametrize("wrap", [None, training.wrap, wrap_for_training])
 @pytest.mark.parametrize("world", ["cart", "biped"])
 def test_reset_and_step_have_one_structure(wrap, world, biped):
-    env = BraxWildRobotWrapper(cart() if world == "cart" else biped)
+    env = BraxEnv(cart()) if world == "cart" else BraxWildRobotWrapper(biped)
     lead = () if wrap is None else (WORLDS,)
     env = env if wrap is None else wrap(env, episode_length=5, action_repeat=1)
     first = jax.eval_shape(env.reset, keys() if lead else keys()[0])
@@ -166,7 +175,7 @@ def test_reset_and_step_have_one_structure(wrap, world, biped):
 
 
 def test_what_wrappers_keep_stays(biped):
-    env = BraxWildRobotWrapper(cart())
+    env = BraxEnv(cart())
     state = env.reset(keys()[0])
     state.info["mine"], state.metrics["reward"] = jnp.float32(3.0), jnp.float32(4.0)
     after = env.step(state, jnp.zeros(1))
@@ -175,7 +184,7 @@ def test_what_wrappers_keep_stays(biped):
 
 
 def test_keys_of_both_kinds_lead_to_the_same_episode():
-    env = BraxWildRobotWrapper(cart())
+    env = BraxEnv(cart())
     old, new = env.reset(jax.random.PRNGKey(7)), env.reset(jax.random.key(7))
     jax.tree.map(np.testing.assert_array_equal, old, new)
     many = wrap_for_training(env, 10)
@@ -186,7 +195,7 @@ def test_keys_of_both_kinds_lead_to_the_same_episode():
 
 
 def test_the_end_of_the_task_is_apart_from_the_end_of_time():
-    env = BraxWildRobotWrapper(cart())
+    env = BraxEnv(cart())
     state = env.reset(keys()[0])
     still = played(env, state, jnp.zeros((LIMIT + 1, 1)))
     assert still.done.sum() == 0
@@ -197,14 +206,14 @@ def test_the_end_of_the_task_is_apart_from_the_end_of_time():
 
 
 def test_actions_are_stretched_to_the_box():
-    env = BraxWildRobotWrapper(cart(), params={"wind": jnp.float32(0.0)})
+    env = BraxEnv(cart(), params={"wind": jnp.float32(0.0)})
     state = env.reset(keys()[0])
     moved = env.step(state, jnp.array([0.5])).pipeline_state.place - state.pipeline_state.place
     np.testing.assert_allclose(moved, 0.25, rtol=1e-5)
 
 
 def test_metrics_of_any_world_are_the_scalars_of_its_info():
-    env = BraxWildRobotWrapper(cart())
+    env = BraxEnv(cart())
     assert env.metric_names == ("lucky", "size")
     state = env.step(env.reset(keys()[0]), jnp.zeros(1))
     assert state.metrics["size"] == jnp.abs(state.pipeline_state.place)
@@ -306,12 +315,12 @@ def test_what_is_seen_after_a_reset_is_the_new_world(biped, ours):
     """The command is the third last number that a policy sees."""
     _, states = ours
     ends = np.asarray(states.done) == 1
-    seen = np.asarray(states.obs["state"])[ends][:, -3]
-    np.testing.assert_allclose(seen, np.asarray(states.pipeline_state.episode.command)[ends])
+    commands = np.asarray(states.obs["state"])[ends][:, -3]
+    np.testing.assert_allclose(commands, np.asarray(states.pipeline_state.episode.command)[ends])
 
 
 def test_the_counts_of_episodes_are_those_of_brax():
-    world = BraxWildRobotWrapper(cart(limit=1000))
+    world = BraxEnv(cart(limit=1000))
     moves = jax.random.uniform(jax.random.key(0), (20, WORLDS, 1), minval=-1.0, maxval=1.0)
     ours = wrap_for_training(world, episode_length=4)
     theirs = training.EpisodeWrapper(training.VmapWrapper(world), 4, 1)  # without automatic reset
@@ -341,7 +350,7 @@ def test_the_counts_of_episodes_are_those_of_brax():
 def test_the_shorter_of_two_clocks_counts():
     moves = jnp.zeros((12, WORLDS, 1))
     for limit, length, expected in ((6, 1000, 6), (1000, 4, 4)):
-        env = wrap_for_training(BraxWildRobotWrapper(cart(limit=limit)), episode_length=length)
+        env = wrap_for_training(BraxEnv(cart(limit=limit)), episode_length=length)
         states = played(env, env.reset(keys()), moves)
         first = np.asarray(states.done).argmax(0) + 1
         assert (first == expected).all()
@@ -351,7 +360,7 @@ def test_the_shorter_of_two_clocks_counts():
 
 
 def test_a_repeated_action_stops_with_the_episode():
-    world = BraxWildRobotWrapper(cart(), params={"wind": jnp.float32(0.0)})
+    world = BraxEnv(cart(), params={"wind": jnp.float32(0.0)})
     env = wrap_for_training(world, episode_length=1000, action_repeat=4)
     first = env.reset(keys())
     away = jax.jit(env.step)(first, jnp.full((WORLDS, 1), 0.8))  # 0.4 each step, to the right
@@ -364,8 +373,8 @@ def test_a_repeated_action_stops_with_the_episode():
     paid = np.where(steps <= needed[:, None], 1 - np.abs(start[:, None] + 0.4 * steps), 0)
     rewards = paid.sum(1)
     np.testing.assert_allclose(away.reward, rewards, atol=1e-5)
-    fresh = np.asarray(away.pipeline_state.count)
-    assert (fresh == 0).all()
+    counts = np.asarray(away.pipeline_state.count)
+    assert (counts == 0).all()
 
 
 def test_worlds_can_differ_in_their_params_under_both_wrappings():
@@ -375,7 +384,7 @@ def test_worlds_can_differ_in_their_params_under_both_wrappings():
     moves = jnp.zeros((5, WORLDS, 1))
     ends = []
     for wrap in (training.wrap, wrap_for_training):
-        env = wrap(BraxWildRobotWrapper(cart()), episode_length=9, randomization_fn=differ)
+        env = wrap(BraxEnv(cart()), episode_length=9, randomization_fn=differ)
         states = played(env, jax.jit(env.reset)(keys()), moves)
         ends.append(np.asarray(states.pipeline_state.place))
     np.testing.assert_allclose(*ends, rtol=1e-6)
@@ -388,7 +397,7 @@ def test_a_fresh_start_goes_with_the_params_of_its_world():
     def differ(params):
         return {"wind": jnp.where(jnp.arange(WORLDS) == 2, 5.0, 0.0)}, {"wind": 0}
 
-    env = wrap_for_training(BraxWildRobotWrapper(cart()), episode_length=9, randomization_fn=differ)
+    env = wrap_for_training(BraxEnv(cart()), episode_length=9, randomization_fn=differ)
     states = played(env, env.reset(keys()), jnp.zeros((3, WORLDS, 1)))
     fell = np.asarray(states.done).sum(0)
     assert fell[2] >= 1
@@ -442,28 +451,68 @@ def test_the_c_engine_plays_the_same_on_two_devices(tmp_path):
 )
 def test_an_action_that_brax_cannot_give_is_refused(action):
     with pytest.raises(ValueError, match=r"cart has the action .*finite Box"):
-        BraxWildRobotWrapper(cart(action))
+        BraxEnv(cart(action))
 
 
 def test_an_observation_that_is_no_vector_is_refused():
     with pytest.raises(ValueError, match="the observation of cart is not a vector"):
-        BraxWildRobotWrapper(cart(observe=lambda obs: obs[None]))
+        BraxEnv(cart(observe=lambda obs: obs[None]))
 
 
 def test_other_environments_keep_their_own_wrappers():
     class Other(Env):
         reset = step = observation_size = action_size = backend = None
 
-    with pytest.raises(ValueError, match=r"Other is not a BraxWildRobotWrapper; .*training\.wrap"):
+    with pytest.raises(ValueError, match=r"Other is not a BraxEnv; .*training\.wrap"):
         wrap_for_training(Other())
 
 
 @pytest.mark.parametrize("wrong", [{"episode_length": 0}, {"action_repeat": 0}])
 def test_an_episode_has_at_least_one_step(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}=0; it must be at least 1"):
-        wrap_for_training(BraxWildRobotWrapper(cart()), **wrong)
+        wrap_for_training(BraxEnv(cart()), **wrong)
 
 
 def test_an_unknown_option_of_the_biped_is_refused():
     with pytest.raises(ValueError, match="hight"):
         BraxWildRobotWrapper({"task": "stand", "physics": "c", "hight": 3})
+
+
+# Sizes, before Brax is asked ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"num_envs": 3, "batch_size": 4, "num_minibatches": 2},
+            r"batch_size=4 times num_minibatches=2 is 8, .* num_envs=3",
+        ),
+        ({"num_envs": 4, "max_devices_per_host": 64}, "devices=64; this process has"),
+    ],
+)
+def test_sizes_that_brax_cannot_split_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        brax_ppo.train(BraxEnv(cart()), 100, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "expected"), [(1, 32), (512, 32), (4096, 256), (48, 3), (100, 25)]
+)
+def test_a_batch_size_that_is_not_given_fits_the_worlds(num_envs, expected, monkeypatch):
+    calls = []
+    monkeypatch.setattr(brax_ppo.ppo, "train", lambda *_, **options: calls.append(options))
+    brax_ppo.train(BraxEnv(cart()), 100, num_envs=num_envs)
+    assert calls[0]["batch_size"] == expected
+    assert expected * calls[0]["num_minibatches"] % num_envs == 0
+    assert calls[0]["episode_length"] == LIMIT
+    assert calls[0]["wrap_env_fn"] is wrap_for_training
+
+
+def test_environments_of_brax_are_trained_as_they_are(monkeypatch):
+    calls = []
+    monkeypatch.setattr(brax_ppo.ppo, "train", lambda *_, **options: calls.append(options))
+    brax_ppo.train(envs.get_environment("fast"), 100, episode_length=7)
+    assert "wrap_env_fn" not in calls[0]
+    assert calls[0]["episode_length"] == 7
+    assert not hasattr(jax, "device_put_replicated")

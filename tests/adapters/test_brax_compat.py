@@ -142,8 +142,8 @@ assert {shard.device for shard in copies.addressable_shards} == set(jax.local_de
 assert all(shard.data.shape == (1, 3) for shard in copies.addressable_shards)
 one = replicated({"a": np.float32(1.0)}, jax.local_devices()[1:])["a"]
 assert one.devices() == {jax.local_devices()[1]}
-sums = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(copies)
-np.testing.assert_array_equal(sums, [[0.0, 2.0, 4.0]] * 2)
+totals = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(copies)
+np.testing.assert_array_equal(totals, [[0.0, 2.0, 4.0]] * 2)
 print("a row on each")
 """
 
@@ -158,12 +158,12 @@ def test_each_device_holds_a_row(tmp_path):
 
 
 def test_only_the_warning_that_is_known_is_silenced():
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with quiet_import():
             for text in ("JAXopt is no longer maintained. See elsewhere.", "something else"):
                 warnings.warn(text, DeprecationWarning, stacklevel=1)
-    assert [str(one.message) for one in seen] == ["something else"]
+    assert [str(one.message) for one in caught] == ["something else"]
 
 
 def test_what_is_printed_during_an_import_is_no_result(capsys):

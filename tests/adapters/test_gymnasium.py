@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flax import struct
 
+from worldloom import suites
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict, Discrete
 from worldloom.core.types import Array, TimeStep
-from worldloom.envs import registry
 
 pytest.importorskip("gymnasium", reason="needs worldloom[adapters]")
 
@@ -152,11 +152,21 @@ def test_arc_takes_random_masks():
 
 
 def test_a_gridworld_with_one_agent_passes_the_checks(recwarn):
-    world = registry.make("treasurehunt", num_agents=1, height=5, width=5, radius=1, horizon=5)
+    world = suites.make("treasurehunt", num_agents=1, height=5, width=5, radius=1, horizon=5)
     env = GymEnv(world)
     assert env.observation_space.shape == world.spec.observation.shape
     check_env(env, skip_render_check=True)
     assert not recwarn.list
+
+
+def test_every_world_that_is_known_can_be_made_by_its_name():
+    import worldloom
+    from worldloom.adapters.gymnasium import gym_name
+
+    assert gym_name("industrial-benchmark") == "worldloom/IndustrialBenchmark-v0"
+    assert {gym_name(name) for name in worldloom.worlds()} <= gymnasium.registry.keys()
+    env = gymnasium.make(gym_name("treasurehunt"), num_agents=1, horizon=5)
+    assert env.action_space == spaces.Discrete(4)
 
 
 def test_a_world_of_structs_passes_the_checks(single, recwarn):
@@ -421,7 +431,7 @@ def test_worlds_are_drawn_by_the_renderers_given():
 
 def test_worlds_of_several_agents_are_refused():
     with pytest.raises(ValueError, match=r"treasurehunt has 5 agents .*adapters\.pettingzoo"):
-        GymEnv(registry.make("treasurehunt"))
+        GymEnv(suites.make("treasurehunt"))
 
 
 def test_without_gymnasium_the_error_names_the_extra(monkeypatch):

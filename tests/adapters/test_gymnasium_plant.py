@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from worldloom import suites
 from worldloom.core import draws
-from worldloom.envs import registry
 
 pytest.importorskip("gymnasium", reason="needs worldloom[adapters]")
 
@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from worldloom.adapters.gymnasium import GymEnv, GymVectorEnv, gym_name
-from worldloom.adapters.gymnasium_plant import CLIP, normalised
+from worldloom.suites.plant.gymnasium import CLIP, normalised
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 NAMES = {
@@ -32,7 +32,7 @@ NAMES = {
 
 
 def test_every_plant_has_a_name():
-    assert {world: gym_name(world) for world in registry.names("plant")} == NAMES
+    assert {world: gym_name(world) for world in suites.names("plant")} == NAMES
 
 
 @pytest.mark.parametrize("world", NAMES)
@@ -77,7 +77,7 @@ def test_observations_are_the_signals_ranges_as_minus_one_to_one(reactor):
 
 
 def test_what_leaves_its_range_far_is_clipped():
-    env = normalised(registry.make("reactor"))
+    env = normalised(suites.make("reactor"))
     params = env.default_params()
     state, _ = env.reset(jax.random.key(0), params)
     hot = state.replace(x=state.x.replace(temperature=jnp.float32(5000.0)))
@@ -88,7 +88,7 @@ def test_what_leaves_its_range_far_is_clipped():
 
 
 def test_an_episode_is_that_of_the_pure_plant(reactor):
-    world = registry.make("reactor", horizon=5)
+    world = suites.make("reactor", horizon=5)
     params = world.default_params()
     key, now = draws.split(jax.random.key(11))
     state, timestep = world.reset(now, params)
@@ -147,6 +147,8 @@ def test_options_reach_the_plant():
 
 
 def test_other_worlds_are_left_alone():
-    world = registry.make("treasurehunt", num_agents=1)
-    assert normalised(world) is world
+    world = suites.make("treasurehunt", num_agents=1)
+    assert GymEnv(world).env.spec.observation == world.spec.observation
     assert "signals" not in GymEnv(world).metadata
+    with pytest.raises(ValueError, match="treasurehunt is not a plant"):
+        normalised(world)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.envs import registry
+from worldloom import suites
 
 pytest.importorskip("pettingzoo", reason="needs worldloom[adapters]")
 
@@ -40,12 +40,12 @@ def random_actions(env, rng: np.random.Generator) -> dict[str, int]:
     return {agent: int(rng.integers(env.action_space(agent).n)) for agent in env.agents}
 
 
-@pytest.mark.parametrize("name", registry.names("grid"))
+@pytest.mark.parametrize("name", suites.names("grid"))
 def test_every_world_passes_the_api_test(envs, name, capsys):
     parallel_api_test(envs(name), num_cycles=HORIZON + 2)
 
 
-@pytest.mark.parametrize("name", registry.names("grid"))
+@pytest.mark.parametrize("name", suites.names("grid"))
 def test_an_episode_is_in_its_spaces_and_ends_by_truncation(envs, name):
     env, rng = envs(name), np.random.default_rng(0)
     obs, infos = env.reset(seed=1)

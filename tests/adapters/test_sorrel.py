@@ -1,6 +1,7 @@
 """Our models in the object loop of the original."""
 
 import os
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,7 +11,8 @@ from worldloom.adapters.sorrel import JAXIQN, JAXiRainbowModel, JAXModel
 from worldloom.algos.dqn import DQN, DQNConfig
 from worldloom.algos.qlearning import QLearning, QLearningConfig
 from worldloom.algos.random import Random, RandomConfig
-from worldloom.reference.treasurehunt import ObjectTreasureHunt
+from worldloom.core.spaces import Discrete
+from worldloom.suites.grid.object_world import ObjectTreasureHunt
 
 FRAMES = 2
 SMALL = {
@@ -73,7 +75,7 @@ def test_an_object_loop_learns_with_our_model(legacy):
 
 
 def test_the_pytorch_model_is_swapped_for_ours_in_the_same_loop():
-    torch_iqn = pytest.importorskip("worldloom.reference.torch_iqn", reason="needs torch")
+    torch_iqn = pytest.importorskip("worldloom.suites.grid.torch_iqn", reason="needs torch")
     env = world()
 
     class TorchModel(torch_iqn.TorchIQN):
@@ -165,7 +167,7 @@ def test_an_epoch_starts_from_zeros_unless_legacy():
     [
         DQN(DQNConfig(hidden=(16,), batch_size=8), 4),
         QLearning(QLearningConfig(table_size=64, batch_size=8), 4),
-        Random(RandomConfig(), 4),
+        Random(RandomConfig(), Discrete(4)),
     ],
     ids=lambda agent: type(agent).__name__,
 )
@@ -236,10 +238,11 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     ours.save(path)
     before = path.read_bytes()
 
-    def full(*_):
+    def full(path, content):
+        Path.open(path, "wb").close()
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="no space"):
         ours.save(path)
     assert path.read_bytes() == before
@@ -263,7 +266,7 @@ def test_states_of_a_wrong_size_or_with_nan_are_refused():
         ({"device": "abacus"}, "device='abacus' is not here; JAX sees cpu:0"),
         ({"device": "cpu:99"}, "device='cpu:99' is not here"),
         ({"epsilon": 1.5}, r"epsilon=1.5; it must be in \[0, 1\]"),
-        ({"GAMMA": 2.0}, r"gamma=2; it must be in \[0, 1\]"),
+        ({"GAMMA": 2.0}, r"gamma=2.0; it must be in \[0, 1\]"),
         ({"memory_size": 2}, "capacity=2 cannot hold one window"),
     ],
 )

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from worldloom import suites
 from worldloom.adapters.single_agent import as_dict
-from worldloom.envs import registry
-from worldloom.envs.arc import pack_tasks
-from worldloom.envs.arc.operations import SUBMIT
-from worldloom.envs.arc.tasks import Pair, Task
-from worldloom.envs.arc.world import make
+from worldloom.suites.arc import pack_tasks
+from worldloom.suites.arc.operations import SUBMIT
+from worldloom.suites.arc.tasks import Pair, Task
+from worldloom.suites.arc.world import make
 
 pytest.importorskip("stoa", reason="needs worldloom[stoa]")
 
@@ -174,7 +174,7 @@ def test_parameters_given_to_a_call_replace_the_world_s_own(pure, functions):
 
 
 def test_cached_resets_and_step_limits_work_too():
-    world = registry.make("treasurehunt", num_agents=1, height=5, width=5, radius=1, horizon=9)
+    world = suites.make("treasurehunt", num_agents=1, height=5, width=5, radius=1, horizon=9)
     env = StoaEnv(world)
     assert env.observation_space().shape == world.spec.observation.shape
     limited = stoa.EpisodeStepLimitWrapper(stoa.FlattenObservationWrapper(env), 3)
@@ -242,7 +242,7 @@ def test_worlds_of_several_agents_are_refused():
     with pytest.raises(
         ValueError, match=r"StoaEnv: tag has . agents and this interface is for one"
     ):
-        StoaEnv(registry.make("tag"))
+        StoaEnv(suites.make("tag"))
 
 
 def test_without_stoa_the_error_names_the_extra(monkeypatch):

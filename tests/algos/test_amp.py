@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from worldloom.algos.amp import AMP, AMPConfig, StylePrior
+from worldloom.algos.on_policy import collect
 from worldloom.algos.ppo import PPO, PPOConfig
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box
@@ -18,9 +19,15 @@ from worldloom.nn.actor_critic import ActorCritic
 SIZE, ROWS = 5, 256
 GOAL = 0.6  # where a policy has to go that starts at 0
 SMALL = AMPConfig(
-    hidden=(32, 16), learning_rate=1e-3, updates=5, batch_size=64, replay_rows=128, replay_adds=32,
-    gradient_penalty=1.0, weight=2.0,
-)  # fmt: skip
+    hidden=(32, 16),
+    learning_rate=1e-3,
+    updates=5,
+    batch_size=64,
+    replay_rows=128,
+    replay_adds=32,
+    gradient_penalty=1.0,
+    weight=2.0,
+)
 PRIOR = AMP(SMALL)
 
 
@@ -48,13 +55,13 @@ def init():
 
 
 @pytest.fixture(scope="module")
-def fresh(init):
+def initial(init):
     return init(jax.random.key(0), REAL)
 
 
 @pytest.fixture(scope="module")
-def trained(update, fresh):
-    state, history = fresh, []
+def trained(update, initial):
+    state, history = initial, []
     for i in range(40):
         state, metrics = update(state, FAKE, REAL, jax.random.key(i))
         history.append(metrics)
@@ -74,8 +81,8 @@ def test_two_gaussians_are_told_apart(trained, style):
     assert float(style(state, gaussian(8, -1.0)).mean()) < 0.25
 
 
-def test_the_same_distribution_cannot_be_told_apart(update, fresh):
-    state, metrics = fresh, None
+def test_the_same_distribution_cannot_be_told_apart(update, initial):
+    state, metrics = initial, None
     for i in range(40):
         state, metrics = update(state, gaussian(100 + i, 1.0), REAL, jax.random.key(i))
     assert metrics is not None
@@ -83,26 +90,26 @@ def test_the_same_distribution_cannot_be_told_apart(update, fresh):
     assert float(metrics.real_score) == pytest.approx(0.5, abs=0.2)
 
 
-def test_the_loss_is_least_squares_with_a_penalty_on_the_slope(fresh):
+def test_the_loss_is_least_squares_with_a_penalty_on_the_slope(initial):
     """Against plain sums, and the slope by finite differences in the network's units."""
     real, fake = np.asarray(REAL[:8]), np.asarray(FAKE[:8])
-    loss, parts = jax.jit(PRIOR.loss)(fresh.params, fresh, REAL[:8], FAKE[:8])
-    score = jax.jit(lambda x: PRIOR.score(fresh, x))
+    loss, parts = jax.jit(PRIOR.loss)(initial.params, initial, REAL[:8], FAKE[:8])
+    score = jax.jit(lambda x: PRIOR.score(initial, x))
     squares = 0.5 * (np.square(score(real) - 1).mean() + np.square(score(fake)).mean())
     slopes = []
     for i in range(SIZE):
         nudge = np.zeros(SIZE, np.float32)
-        nudge[i] = 1e-2 * float(fresh.std[i])
+        nudge[i] = 1e-2 * float(initial.std[i])
         slopes.append((np.asarray(score(real + nudge)) - np.asarray(score(real - nudge))) / 2e-2)
     penalty = np.square(slopes).sum(0).mean()
     assert float(parts["penalty"]) == pytest.approx(penalty, rel=1e-2)
     assert float(loss) == pytest.approx(squares + 0.5 * SMALL.gradient_penalty * penalty, rel=1e-3)
 
 
-def test_the_penalty_does_not_touch_fakes(fresh):
+def test_the_penalty_does_not_touch_fakes(initial):
     @jax.jit
     def penalty(real, fake):
-        return PRIOR.loss(fresh.params, fresh, real, fake)[1]["penalty"]
+        return PRIOR.loss(initial.params, initial, real, fake)[1]["penalty"]
 
     by_real, by_fake = jax.jit(jax.grad(penalty, (0, 1)))(REAL, FAKE)
     assert float(jnp.abs(by_real).max()) > 0.0
@@ -125,18 +132,18 @@ def test_what_is_called_a_fake_earns_nothing(trained, style):
     np.testing.assert_allclose(reward[between], score[between], atol=1e-6)
 
 
-def test_features_that_are_not_finite_earn_nothing_and_spoil_nothing(update, style, fresh):
+def test_features_that_are_not_finite_earn_nothing_and_spoil_nothing(update, style, initial):
     broken = FAKE.at[::3].set(jnp.nan).at[1, 2].set(jnp.inf)
-    assert float(style(fresh, broken)[0]) == 0.0
-    state, metrics = update(fresh, broken, REAL, jax.random.key(0))
+    assert float(style(initial, broken)[0]) == 0.0
+    state, metrics = update(initial, broken, REAL, jax.random.key(0))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))
     assert float(metrics.skipped) == 0.0
 
 
-def test_a_reference_that_is_not_finite_changes_nothing(update, fresh):
-    state, metrics = update(fresh, FAKE, jnp.full_like(REAL, jnp.nan), jax.random.key(0))
+def test_a_reference_that_is_not_finite_changes_nothing(update, initial):
+    state, metrics = update(initial, FAKE, jnp.full_like(REAL, jnp.nan), jax.random.key(0))
     assert float(metrics.skipped) == SMALL.updates
-    jax.tree.map(np.testing.assert_array_equal, state.params, fresh.params)
+    jax.tree.map(np.testing.assert_array_equal, state.params, initial.params)
 
 
 def test_features_are_centred_as_the_reference_is_but_not_told_apart_too_finely(init):
@@ -150,22 +157,22 @@ def test_features_are_centred_as_the_reference_is_but_not_told_apart_too_finely(
 # Memory ----------------------------------------------------------------------------------------
 
 
-def test_fakes_mix_what_is_remembered_with_what_is_new(fresh):
+def test_fakes_mix_what_is_remembered_with_what_is_new(initial):
     old, new = jnp.full((ROWS, SIZE), -7.0), jnp.full((ROWS, SIZE), 7.0)
     fakes = jax.jit(PRIOR.fakes)
     # With an empty memory all are new.
-    np.testing.assert_array_equal(fakes(fresh, new, jax.random.key(0)), 7.0)
-    memory = jax.jit(PRIOR.remember)(fresh.memory, old, jax.random.key(1))
-    state = fresh.replace(memory=memory)
+    np.testing.assert_array_equal(fakes(initial, new, jax.random.key(0)), 7.0)
+    memory = jax.jit(PRIOR.remember)(initial.memory, old, jax.random.key(1))
+    state = initial.replace(memory=memory)
     drawn = jnp.concatenate([fakes(state, new, jax.random.key(i))[:, 0] for i in range(20)])
     # Never a row that was not written yet, which holds zeros.
     assert set(np.unique(drawn)) == {-7.0, 7.0}
     assert float((drawn < 0).mean()) == pytest.approx(SMALL.replay_share, abs=0.05)
 
 
-def test_the_oldest_rows_are_forgotten_first(fresh):
+def test_the_oldest_rows_are_forgotten_first(initial):
     remember = jax.jit(PRIOR.remember)
-    memory = fresh.memory
+    memory = initial.memory
     for i in range(23):  # far beyond the ring's end: 4 additions fill it
         memory = remember(memory, jnp.full((ROWS, SIZE), float(i)), jax.random.key(i))
         kept = set(np.unique(memory.rows)) - ({0.0} if i < 4 else set())
@@ -173,8 +180,8 @@ def test_the_oldest_rows_are_forgotten_first(fresh):
     assert SMALL.replay_rows <= int(memory.written) < 2 * SMALL.replay_rows
 
 
-def test_a_rollout_is_learned_from_before_it_is_remembered(update, fresh):
-    state, _ = update(fresh, FAKE, REAL, jax.random.key(0))
+def test_a_rollout_is_learned_from_before_it_is_remembered(update, initial):
+    state, _ = update(initial, FAKE, REAL, jax.random.key(0))
     assert int(state.memory.written) == SMALL.replay_adds
     rows = np.asarray(state.memory.rows[: SMALL.replay_adds])
     assert all((row == np.asarray(FAKE)).all(1).any() for row in rows)
@@ -184,8 +191,8 @@ def test_a_rollout_is_learned_from_before_it_is_remembered(update, fresh):
 # Compiled --------------------------------------------------------------------------------------
 
 
-def test_the_same_key_gives_the_same_update_and_one_program_serves(update, fresh):
-    one, two, other = (update(fresh, FAKE, REAL, jax.random.key(k)) for k in (3, 3, 4))
+def test_the_same_key_gives_the_same_update_and_one_program_serves(update, initial):
+    one, two, other = (update(initial, FAKE, REAL, jax.random.key(k)) for k in (3, 3, 4))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     assert any(
         not np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True)
@@ -194,7 +201,7 @@ def test_the_same_key_gives_the_same_update_and_one_program_serves(update, fresh
     assert update._cache_size() == 1
 
 
-def test_devices_that_share_the_worlds_learn_and_remember_the_same(fresh):
+def test_devices_that_share_the_worlds_learn_and_remember_the_same(initial):
     """In a scan, with a mapped axis in the place of devices."""
     prior = AMP(SMALL, axis_name="devices")
     keys = jax.random.split(jax.random.key(0), (3, 2))
@@ -206,14 +213,14 @@ def test_devices_that_share_the_worlds_learn_and_remember_the_same(fresh):
 
         return jax.lax.scan(one, state, keys)
 
-    state, metrics = jax.jit(train)(fresh, jnp.stack([FAKE, FAKE + 20.0]), keys)
+    state, metrics = jax.jit(train)(initial, jnp.stack([FAKE, FAKE + 20.0]), keys)
     assert metrics.loss.shape == (2, 3)
     for x in jax.tree.leaves((state, metrics)):
         np.testing.assert_array_equal(x[0], x[1])
     far = np.asarray(state.memory.rows[0, : 3 * SMALL.replay_adds, 0] > 10.0)
     assert far.mean() == 0.5
     with pytest.raises(ValueError, match="3 devices cannot share replay_adds=32"):
-        jax.eval_shape(train, fresh, jnp.stack([FAKE] * 3), jnp.stack([keys[:, 0]] * 3, 1))
+        jax.eval_shape(train, initial, jnp.stack([FAKE] * 3), jnp.stack([keys[:, 0]] * 3, 1))
 
 
 # With PPO --------------------------------------------------------------------------------------
@@ -244,9 +251,9 @@ class Slider:
 @pytest.fixture(scope="module")
 def play(init):
     """The state before, and a round of training; it also shows where the steps led and its pay."""
-    config = PPOConfig(num_worlds=32, unroll_length=8, num_minibatches=2, learning_rate=3e-3)
+    config = PPOConfig(unroll_length=8, num_minibatches=2, learning_rate=3e-3)
     ppo = PPO(config, ActorCritic(action_size=SIZE, hidden=(16,), initial_log_std=-1.0))
-    env = autoreset_batch(Slider(), config.num_worlds)
+    env = autoreset_batch(Slider(), 32)
     worlds, timestep = jax.jit(env.reset)(jax.random.key(1), ())
     learner = jax.jit(ppo.init)(jax.random.key(2), timestep.obs)
     reference = np.asarray(0.3 * gaussian(5, 0.0) + GOAL)
@@ -256,7 +263,7 @@ def play(init):
     def step(carry, key):
         learner, style, worlds, timestep = carry
         keys = jax.random.split(key, 3)
-        worlds, timestep, rollout, steps = ppo.rollout(env, learner, worlds, timestep, (), keys[0])
+        worlds, timestep, rollout, steps = collect(ppo, env, learner, worlds, timestep, (), keys[0])
         paid = prior.reward(style, steps, rollout.reward)
         style, metrics = prior.update(style, steps, keys[1])
         learner, _ = ppo.update(learner, rollout.replace(reward=paid), keys[2])

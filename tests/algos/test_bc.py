@@ -1,11 +1,16 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from worldloom.algos import bc
 from worldloom.algos.bc import BC, BCConfig, BCHyper
 from worldloom.algos.offline import make_table
+from worldloom.core.protocols import EnvSpec
+from worldloom.core.spaces import Box, Discrete
 from worldloom.nn.offline import gaussian
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
@@ -64,8 +69,41 @@ def test_gradients_are_those_of_the_loss(gaussian, bandit_table):
     np.testing.assert_allclose((moved(0.01) - moved(-0.01)) / 0.02, norm, rtol=0.02)
 
 
+def choices(rows=1024):
+    """A log of three actions that are right in one third of a line each, (N,) of numbers."""
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(0.0, 3.0, (rows, 1))
+    action = np.floor(obs[:, 0]).astype(int)
+    no = np.zeros(rows, bool)
+    return from_columns(obs, action, np.zeros(rows), obs, no, no)
+
+
+def test_discrete_actions_are_cloned_from_their_numbers(learn):
+    dataset, agent = choices(), replace(fast(), num_actions=3)
+    table = make_table(dataset)
+    assert table.action_size == 1
+    learner, metrics = learn(agent, table, 1000)
+    policy = agent.policy(learner, dataset)
+    obs = jnp.asarray([[0.2], [0.8], [1.2], [1.8], [2.2], [2.8]])
+    action = policy_step(policy, obs)
+    assert action.dtype == jnp.int32
+    np.testing.assert_array_equal(action, [0, 0, 1, 1, 2, 2])
+    assert metrics["accuracy"][-1] > 0.9 > metrics["accuracy"][0]
+    border = jnp.full((2000, 1), 1.0)
+    drawn = np.bincount(policy_step(policy, border, jax.random.key(0)), minlength=3)
+    assert min(drawn[0], drawn[1]) > 200, "between two thirds either may be drawn"
+    assert drawn[2] < 20
+
+
+def test_the_world_says_whether_actions_are_choices():
+    choice = EnvSpec("choice", Box(0, 1, (2,)), Discrete(4))
+    vector = EnvSpec("vector", Box(0, 1, (2,)), Box(-1, 1, (3,)))
+    assert bc.make(BCConfig(), choice).num_actions == 4
+    assert bc.make(BCConfig(), vector) == bc.make(BCConfig()) == BC(BCConfig())
+
+
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="bc: hidden="):
+    with pytest.raises(ValueError, match=r"bc: hidden=\(\); it must not be empty"):
         BCConfig(hidden=())
     with pytest.raises(ValueError, match=r"bc: learning_rate=0.0; it must be positive"):
         BCConfig(hyper=BCHyper(learning_rate=0.0))

@@ -10,12 +10,16 @@ from worldloom.algos.dqn import DQN, DQNConfig
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Batch
+from worldloom.nn.networks import Network, Networks
+from worldloom.nn.values import NOT_ALLOWED, epsilon_greedy
 
 ACTIONS, FRAMES, FEATURES, BATCH = 3, 2, 4, 16
 SPEC = EnvSpec("test", Box(0, 1, (FRAMES, FEATURES), "uint8"), Discrete(ACTIONS))
 LINEAR = DQN(DQNConfig(hidden=(), batch_size=BATCH, target_rate=0.25), ACTIONS)
 
-init = jax.jit(LINEAR.init, static_argnums=1)
+OBS = jnp.zeros((1, FRAMES, FEATURES), jnp.uint8)
+
+init = jax.jit(LINEAR.init)
 update = jax.jit(LINEAR.update)
 loss = jax.jit(LINEAR.loss)
 gradient = jax.jit(jax.grad(LINEAR.loss, has_aux=True))
@@ -39,7 +43,7 @@ def values(params, obs: np.ndarray) -> np.ndarray:
 
 def two_learners():
     """Online and target parameters that disagree about the best action."""
-    online = init(jax.random.key(0), SPEC).params
+    online = init(jax.random.key(0), OBS).params
     return online, jax.tree.map(jnp.negative, online)
 
 
@@ -91,7 +95,7 @@ def test_nothing_after_a_termination_counts():
 
 
 def test_the_target_follows_by_its_rate():
-    before = init(jax.random.key(0), SPEC)
+    before = init(jax.random.key(0), OBS)
     after, metrics = update(before, random_batch(), jax.random.key(0))
     assert after.updates == 1
     mixed = jax.tree.map(lambda p, t: 0.25 * p + 0.75 * t, after.params, before.target)
@@ -101,7 +105,7 @@ def test_the_target_follows_by_its_rate():
 
 
 def test_actions_are_greedy_without_exploration_and_uniform_with_it():
-    learner = init(jax.random.key(0), SPEC)
+    learner = init(jax.random.key(0), OBS)
     obs = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3000, FRAMES, FEATURES)), jnp.uint8)
     act = jax.jit(LINEAR.act)
     greedy, q = act(learner.params, obs, jax.random.key(1), explore=0.0)
@@ -111,13 +115,66 @@ def test_actions_are_greedy_without_exploration_and_uniform_with_it():
     assert np.abs(np.bincount(anything, minlength=ACTIONS) - 1000).max() < 110
 
 
+# A network of the world's own ------------------------------------------------------------------
+
+
+def masked_network(config) -> Network:
+    """Values by a table (features, actions); obs["allowed"] says which of them there are."""
+    return Network(
+        init=lambda key, obs: jnp.zeros((FEATURES, ACTIONS)),
+        apply=lambda params, obs: jnp.where(obs["allowed"], obs["state"] @ params, NOT_ALLOWED),
+    )
+
+
+MASKED = DQN(DQNConfig(), ACTIONS, Networks(q_values=masked_network, masked=True))
+
+
+def masked_obs(count: int) -> dict:
+    rng = np.random.default_rng(0)
+    allowed = rng.random((count, ACTIONS)) < 0.5
+    allowed[np.arange(count), rng.integers(0, ACTIONS, count)] = True
+    state = rng.normal(size=(count, FEATURES)).astype(np.float32)
+    return {"state": jnp.asarray(state), "allowed": jnp.asarray(allowed)}
+
+
+@pytest.mark.parametrize("explore", [0.0, 0.5, 1.0])
+def test_only_allowed_actions_are_taken_however_much_is_explored(explore):
+    obs = masked_obs(3000)
+    params = jax.random.normal(jax.random.key(0), (FEATURES, ACTIONS))
+    action, q = jax.jit(MASKED.act)(params, obs, jax.random.key(1), explore=explore)
+    assert np.asarray(obs["allowed"])[np.arange(3000), action].all()
+    assert (np.asarray(action) != np.asarray(q).argmax(axis=1)).any() == (explore > 0)
+
+
+def test_exploration_is_uniform_among_what_is_allowed():
+    q = jnp.where(jnp.asarray([1, 0, 1, 1, 0]) > 0, 1.0, NOT_ALLOWED)
+    action = epsilon_greedy(jnp.tile(q, (6000, 1)), jax.random.key(0), 1.0, masked=True)
+    counts = np.bincount(action, minlength=5)
+    np.testing.assert_array_equal(counts[[1, 4]], 0)
+    assert np.abs(counts[[0, 2, 3]] - 2000).max() < 150
+    blocked = epsilon_greedy(jnp.full((4, 5), NOT_ALLOWED), jax.random.key(0), 1.0, masked=True)
+    assert ((blocked >= 0) & (blocked < 5)).all(), "something must be chosen"
+
+
+def test_values_of_what_is_not_allowed_do_not_reach_the_loss():
+    learner = MASKED.init(jax.random.key(0), masked_obs(1))
+    obs, next_obs = masked_obs(BATCH), masked_obs(2 * BATCH)
+    next_obs = jax.tree.map(lambda x: x[BATCH:], next_obs)
+    action = jnp.asarray(obs["allowed"]).argmax(axis=1)
+    batch = Batch(obs, action, jnp.ones(BATCH), jnp.full(BATCH, 0.9), next_obs)
+    for _ in range(3):
+        learner, metrics = jax.jit(MASKED.update)(learner, batch, jax.random.key(0))
+        assert abs(metrics.loss) < 10
+    assert metrics.loss < 0.5, "and it is learned"
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"hidden": (8, 0)}, r"hidden=\(8, 0\); every width must be at least 1"),
+        ({"hidden": (8, 0)}, r"hidden=\(8, 0\); it must be at least 1"),
         ({"batch_size": 0}, "batch_size=0; it must be at least 1"),
         ({"gamma": 1.5}, r"gamma=1.5; it must be in \[0, 1\]"),
-        ({"learning_rate": float("nan")}, "learning_rate=nan; it must be positive"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan; it must be a finite number"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong, message):
@@ -127,4 +184,6 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
 
 def test_widths_read_from_a_file_are_as_good_as_a_tuple():
     assert DQNConfig(hidden=[8, 8]) == DQNConfig(hidden=(8, 8))
-    assert hash(dqn.make(DQNConfig(hidden=[8]), SPEC)) == hash(dqn.make(DQNConfig((8,)), SPEC))
+    one, other = (dqn.make(DQNConfig(hidden=w), SPEC, Networks()) for w in ([8], (8,)))
+    assert hash(one) == hash(other)
+    assert one == other

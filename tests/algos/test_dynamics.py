@@ -48,7 +48,7 @@ def learned(data):
 
 
 def test_it_says_what_the_plant_does_next(learned):
-    model, told = learned
+    model, metrics = learned
     rng = np.random.default_rng(1)
     obs = rng.uniform(-1.2, 1.2, (500, 3)).astype(np.float32)
     obs[:, 2] = 0.0
@@ -59,8 +59,10 @@ def test_it_says_what_the_plant_does_next(learned):
     off = np.abs(np.asarray(members).mean(1) - wanted) / [1.0, 50.0, 1.0]
     assert off.max() < 0.03
     assert off[:, 2].max() < 1e-6  # what never moved in the data never moves
-    assert told["model_loss"].shape == (4, 3000)
-    assert (told["model_loss"][:, -100:].mean(1) < 0.05 * told["model_loss"][:, :5].mean(1)).all()
+    assert metrics["model_loss"].shape == (4, 3000)
+    assert (
+        metrics["model_loss"][:, -100:].mean(1) < 0.05 * metrics["model_loss"][:, :5].mean(1)
+    ).all()
 
 
 def test_members_disagree_where_there_are_no_data(learned):
@@ -110,7 +112,7 @@ def test_the_same_key_learns_the_same_and_weights_are_leaves(data):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_members": 1}, "num_members=1; one cannot disagree"),
+        ({"num_members": 1}, "num_members=1; it must be at least 2"),
         ({"updates": 0}, "updates=0"),
         ({"hidden": ()}, "hidden"),
         ({"learning_rate": float("nan")}, "learning_rate=nan"),

@@ -3,28 +3,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.edac import EDAC, EDACConfig, EDACHyper, alignment
+from worldloom.algos.edac import EDACConfig, alignment
 from worldloom.algos.offline import make_table
 from worldloom.nn.offline import critics
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
 
-
-def make(num_critics=6, **numbers):
-    rates = {"actor_rate": 1e-3, "critic_rate": 3e-3, "temperature_rate": 3e-3}
-    hyper = EDACHyper(**({"entropy": -2.0} | rates | numbers))
-    return EDAC(EDACConfig(hidden=(32, 32), num_critics=num_critics, hyper=hyper))
+RATES = {"actor_rate": 1e-3, "critic_rate": 3e-3, "temperature_rate": 3e-3, "entropy": -2.0}
 
 
-def start(agent, table):
-    return jax.jit(agent.init, static_argnums=(1, 2))(
-        jax.random.key(0), table.obs_size, table.action_size
-    )
+@pytest.fixture(scope="module")
+def agent(small):
+    return small("edac")
 
 
-def test_critics_disagree_where_there_are_no_data(learn, bandit):
+def test_critics_disagree_where_there_are_no_data(agent, start, learn, bandit):
     dataset = bandit(-0.3, 0.3)
-    learner, _ = learn(make(), make_table(dataset, reward_scale=1.0), 1500)
+    table = make_table(dataset, reward_scale=1.0)
+    learner, _ = learn(agent, table, 1500, learner=start(agent, **RATES))
     obs = dataset.normalise(dataset.rows.obs[:100])
 
     def spread(action):
@@ -34,9 +30,10 @@ def test_critics_disagree_where_there_are_no_data(learn, bandit):
     assert min(spread(-1.0), spread(1.0)) > 3.0 * inside
 
 
-def test_where_data_are_everywhere_the_best_action_is_found(learn, bandit, bandit_table):
-    agent = make()
-    learner, _ = learn(agent, bandit_table, 2000)
+def test_where_data_are_everywhere_the_best_action_is_found(
+    agent, start, learn, bandit, bandit_table
+):
+    learner, _ = learn(agent, bandit_table, 2000, learner=start(agent, **RATES))
     dataset = bandit()
     action = policy_step(agent.policy(learner, dataset), dataset.rows.obs[:200])
     np.testing.assert_allclose(action.mean(), 0.5, atol=0.15)
@@ -56,9 +53,8 @@ def test_alignment_is_known_for_known_slopes():
     np.testing.assert_allclose(alignment(jnp.asarray(slopes)), expected, atol=1e-5)
 
 
-def test_slopes_are_those_of_finite_differences(bandit_table):
-    agent = make(num_critics=3)
-    weights = start(agent, bandit_table).critic.params
+def test_slopes_are_those_of_finite_differences(agent, start, bandit_table):
+    weights = start(agent).critic.params
     rows = bandit_table.take(jnp.arange(16))
     q, slopes = jax.jit(agent.slopes)(weights, rows.obs, rows.action)
     judge, step = jax.jit(critics), 1e-3
@@ -69,17 +65,16 @@ def test_slopes_are_those_of_finite_differences(bandit_table):
     assert close.mean() > 0.9
 
 
-def test_the_last_term_makes_slopes_less_alike(learn):
+def test_the_last_term_makes_slopes_less_alike(agent, start, learn):
     """Two numbers to choose: on a line, slopes that point the same way cannot turn."""
     rng = np.random.default_rng(0)
     action, obs = rng.uniform(-0.3, 0.3, (2, 1024, 2))
     ends = np.ones(1024, bool)
     table = make_table(from_columns(obs, action, action.sum(-1), obs, ends, ~ends))
-    agent, alike = make(), []
+    alike = []
     for diversity in (0.0, 5.0):
-        learner = start(agent, table)
-        hyper = learner.hyper.replace(diversity=jnp.float32(diversity))
-        _, metrics = learn(agent, table, 600, learner=learner.replace(hyper=hyper))
+        learner = start(agent, action_size=2, diversity=diversity, **RATES)
+        _, metrics = learn(agent, table, 600, learner=learner)
         alike.append(metrics["alignment"][-100:].mean())
     assert alike[1] < alike[0] - 1.0
 

@@ -10,9 +10,11 @@ from worldloom.replay.dataset import from_columns
 
 GAMMA, STEPS = 0.8, 25
 QUICK = FQEConfig(
-    hidden=(32, 32), updates=2500, batch_size=128,
+    hidden=(32, 32),
+    updates=2500,
+    batch_size=128,
     hyper=FQEHyper(learning_rate=3e-3, gamma=GAMMA, tau=0.02),
-)  # fmt: skip
+)
 
 
 def step(x, u):
@@ -82,14 +84,15 @@ def test_a_return_of_few_steps_leaves_out_what_follows_them():
     assert endless - truth > 1.0
 
 
+@pytest.mark.slow  # 10,000 updates
 def test_usual_settings_are_enough_for_values_to_settle(chain):
     """B pays 1 for ever: at 0.99 that is worth 100, far from where values begin."""
     dataset, _ = chain(False)
     still = PolicyState((jnp.float32(0.0), jnp.float32(0.0)), jnp.zeros(2), jnp.ones(2), first)
     config = FQEConfig(hidden=(64, 64), updates=10_000, batch_size=32)
-    found, told = fitted_q_evaluation(still, dataset, jax.random.key(0), config)
+    found, metrics = fitted_q_evaluation(still, dataset, jax.random.key(0), config)
     np.testing.assert_allclose(found.value, 99.0, rtol=0.05)
-    assert told["q"].shape == (10_000,)
+    assert metrics["q"].shape == (10_000,)
 
 
 def test_better_policies_are_told_from_worse(logged):

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from worldloom.algos import independent, registry
+from worldloom import algos
+from worldloom.algos import independent
 from worldloom.algos.dqn import DQNConfig
 from worldloom.algos.iqn import IQNConfig
 from worldloom.algos.qlearning import QLearningConfig
@@ -14,6 +15,7 @@ from worldloom.core import stack
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Batch
+from worldloom.nn.networks import Networks
 
 AGENTS, BATCH, WORLDS = 3, 8, 6
 SPEC = EnvSpec("test", Box(0, 3, (2, 5), "uint8"), Discrete(4), num_agents=AGENTS)
@@ -28,7 +30,7 @@ class Case:
     """Learners, batches, observations and keys of three different agents of one algorithm."""
 
     def __init__(self, name: str) -> None:
-        agent = self.agent = registry.make(name, ALGORITHMS[name], SPEC)
+        agent = self.agent = algos.get(name).make(ALGORITHMS[name], SPEC, Networks())
         rng = np.random.default_rng(0)
 
         def seen(*shape):
@@ -43,7 +45,8 @@ class Case:
         )
         self.obs = seen(WORLDS)
         self.keys = jax.random.split(jax.random.key(1), AGENTS)
-        self.learners = jax.jit(lambda key: independent.init(agent, key, SPEC))(jax.random.key(0))
+        start = jax.jit(lambda key, obs: independent.init(agent, key, obs, AGENTS))
+        self.learners = start(jax.random.key(0), self.obs[0])
         self.train = jax.jit(lambda *a: independent.parallel_train_agents(agent, *a))
         self.train_some = jax.jit(
             lambda *a: independent.parallel_train_agents(agent, *a[:-1], ready=a[-1])

@@ -3,30 +3,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.iql import IQL, IQLConfig, IQLHyper, expectile_loss
+from worldloom.algos.iql import expectile_loss
 from worldloom.algos.offline import make_table
 from worldloom.nn.offline import critics, mlp
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
 
-
-def make(**numbers):
-    rates = {"actor_rate": 3e-3, "critic_rate": 3e-3, "value_rate": 3e-3}
-    return IQL(IQLConfig(hidden=(32, 32), hyper=IQLHyper(**(rates | numbers))))
+RATES = {"actor_rate": 3e-3, "critic_rate": 3e-3, "value_rate": 3e-3}
 
 
-def start(agent, seed=0):
-    return jax.jit(agent.init, static_argnums=(1, 2))(jax.random.key(seed), 2, 1)
+@pytest.fixture(scope="module")
+def agent(small):
+    return small("iql")
 
 
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 def test_the_policy_is_the_mean_of_the_data_weighted_by_advantage(
-    beta, learn, bandit, bandit_table
+    beta, agent, start, learn, bandit, bandit_table
 ):
-    agent = make()  # one program: beta is the learner's
-    learner = start(agent)
-    hyper = learner.hyper.replace(beta=jnp.float32(beta))
-    learner, _ = learn(agent, bandit_table, 2500, learner=learner.replace(hyper=hyper))
+    learner = start(agent, beta=beta, **RATES)
+    learner, _ = learn(agent, bandit_table, 2500, learner=learner)
     dataset = bandit()
     action = policy_step(agent.policy(learner, dataset), dataset.rows.obs[:200])
     grid = np.linspace(-1.0, 1.0, 2001)
@@ -35,16 +31,17 @@ def test_the_policy_is_the_mean_of_the_data_weighted_by_advantage(
 
 
 @pytest.mark.parametrize("expectile", [0.5, 0.9])
-def test_values_are_the_expectile_of_known_returns(expectile, learn):
+def test_values_are_the_expectile_of_known_returns(expectile, agent, start, learn):
     """Half of the actions pay 1, half nothing: the expectile of that is the expectile itself."""
     rng = np.random.default_rng(0)
-    action = rng.choice([-1.0, 1.0], size=(1024, 1))
-    obs, ends = rng.normal(size=(1024, 1)), np.ones(1024, bool)
+    action = rng.choice([-1.0, 1.0], size=(2048, 1))
+    obs, ends = rng.normal(size=(2048, 2)), np.ones(2048, bool)
     dataset = from_columns(obs, action, action[:, 0] > 0, obs, ends, ~ends)
-    learner, _ = learn(make(expectile=expectile, tau=0.05), make_table(dataset, 1.0), 1500)
+    learner = start(agent, expectile=expectile, tau=0.05, **RATES)
+    learner, _ = learn(agent, make_table(dataset, 1.0), 1500, learner=learner)
     value = mlp(learner.value.params, dataset.normalise(dataset.rows.obs))[:, 0]
     np.testing.assert_allclose(value.mean(), expectile, atol=0.05)
-    q = critics(learner.critic.params, jnp.zeros((2, 1)), jnp.asarray([[1.0], [-1.0]]))
+    q = critics(learner.critic.params, jnp.zeros((2, 2)), jnp.asarray([[1.0], [-1.0]]))
     np.testing.assert_allclose(q.mean(0), [1.0, 0.0], atol=0.1)
 
 
@@ -54,24 +51,18 @@ def test_the_expectile_of_two_numbers_balances_their_pulls():
     assert slope(0.6) < 0 < slope(0.8)
 
 
-def test_no_action_is_asked_for_that_the_data_do_not_have(bandit_table):
+def test_no_action_is_asked_for_that_the_data_do_not_have(agent, start, update, bandit_table):
     """Values do not depend on the actor: learned with another one they are the same."""
-    agent = make()
     rows = bandit_table.take(jnp.arange(64))
     one = start(agent)
     other = one.replace(actor=start(agent, seed=5).actor)
-    update = jax.jit(agent.update)
-    one, other = update(one, rows, jax.random.key(1))[0], update(other, rows, jax.random.key(1))[0]
-    for x, y in zip(
-        jax.tree.leaves((one.critic, one.value)), jax.tree.leaves((other.critic, other.value)),
-        strict=True,
-    ):  # fmt: skip
-        np.testing.assert_array_equal(x, y)
+    one, other = (update(agent, x, rows, jax.random.key(1))[0] for x in (one, other))
+    values = [(learner.critic, learner.value) for learner in (one, other)]
+    jax.tree.map(np.testing.assert_array_equal, *values)
 
 
-def test_weights_are_cut_at_100(bandit_table):
-    agent = make(beta=1e6)
-    learner = start(agent)
-    _, metrics = jax.jit(agent.update)(learner, bandit_table.take(jnp.arange(64)), None)
-    assert 0.0 <= metrics["weight"] <= 100.0
+def test_weights_are_cut_at_100(agent, start, update, bandit_table):
+    rows = bandit_table.take(jnp.arange(64))
+    _, metrics = update(agent, start(agent, beta=1e6), rows, jax.random.key(1))
+    assert 1.0 < metrics["weight"] <= 100.0
     assert np.isfinite(metrics["actor_loss"])

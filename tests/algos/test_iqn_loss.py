@@ -13,6 +13,7 @@ from worldloom.algos.iqn import IQN, PASSES, IQNConfig, make, midpoints, quantil
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Batch
+from worldloom.nn.networks import Network, Networks
 
 ROWS, ACTIONS = 6, 3
 SPEC = EnvSpec("probe", Box(0.0, 1.0, (2, 5)), Discrete(ACTIONS), num_frames=2)
@@ -20,7 +21,7 @@ CONFIG = IQNConfig(hidden=8, num_quantiles=4, act_quantiles=6, batch_size=ROWS)
 
 
 def make_agent(**options) -> IQN:
-    return make(replace(CONFIG, **options), SPEC)
+    return make(replace(CONFIG, **options), SPEC, Networks())
 
 
 def make_batch(seed=0) -> Batch:
@@ -41,13 +42,13 @@ def agent():
 
 @pytest.fixture(scope="module")
 def learner(agent):
-    return jax.jit(lambda key: agent.init(key, SPEC))(jax.random.key(0))
+    return jax.jit(lambda key: agent.init(key, jnp.zeros((1, 2, 5))))(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
 def other(agent):
     """Parameters of another network with another taste, to tell the target from the online one."""
-    params = jax.jit(lambda key: agent.init(key, SPEC))(jax.random.key(1)).params
+    params = jax.jit(lambda key: agent.init(key, jnp.zeros((1, 2, 5))))(jax.random.key(1)).params
     params["params"]["advantage"]["bias"] *= -1.0
     return params
 
@@ -283,11 +284,13 @@ def test_exploring_takes_every_action_equally_often_and_as_often_as_it_says(agen
         ({"batch_size": 0}, "iqn: batch_size=0"),
         ({"gamma": 1.5}, r"iqn: gamma=1.5; it must be in \[0, 1\]"),
         ({"target_rate": -0.1}, "iqn: target_rate=-0.1"),
-        ({"learning_rate": 0.0}, "iqn: learning_rate=0; it must be positive"),
+        ({"learning_rate": 0.0}, "iqn: learning_rate=0.0; it must be positive"),
         ({"learning_rate": float("nan")}, "iqn: learning_rate=nan"),
         ({"sync_epochs": -1}, "iqn: sync_epochs=-1"),
-        ({"levels": "mine"}, "iqn: levels='mine'; use 'shared' or 'own'"),
-        ({"act_levels": "rand"}, "iqn: act_levels='rand'; use 'midpoints' or 'random'"),
+        ({"buffer_size": 0}, "iqn: buffer_size=0; it must be at least 1"),
+        ({"epsilon_decay": 2.0}, r"iqn: epsilon_decay=2.0; it must be in \[0, 1\]"),
+        ({"levels": "mine"}, "iqn: levels='mine' is not known; known: shared, own"),
+        ({"act_levels": "rand"}, "iqn: act_levels='rand' is not known; did you mean 'random'"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_remedy(options, message):
@@ -298,4 +301,41 @@ def test_a_wrong_option_is_named_with_its_remedy(options, message):
 def test_a_world_with_continuous_actions_is_refused():
     spec = replace(SPEC, action=Box(-1.0, 1.0, (2,)))
     with pytest.raises(ValueError, match="needs a Discrete choice"):
-        make(CONFIG, spec)
+        make(CONFIG, spec, Networks())
+
+
+@pytest.mark.parametrize(
+    "networks",
+    [Networks(masked=True), Networks(q_values=lambda config: Network(print, print))],
+    ids=["masked", "own network"],
+)
+def test_what_the_quantile_network_cannot_use_is_left_to_dqn(networks):
+    with pytest.raises(ValueError, match=r"iqn: probe brings a network .* use dqn"):
+        make(CONFIG, SPEC, networks)
+
+
+def test_observations_enter_by_the_encoder_of_the_world():
+    encode = Networks(encode=lambda obs: obs["seen"].reshape(obs["seen"].shape[0], -1))
+    agent = make(CONFIG, SPEC, encode)
+    obs = {"seen": make_batch().obs, "noise": jnp.zeros(ROWS)}
+    learner = agent.init(jax.random.key(0), obs)
+    plain = make_agent().init(jax.random.key(0), obs["seen"])
+    jax.tree.map(np.testing.assert_array_equal, learner, plain)
+    both = [
+        one.act(learner.params, seen, jax.random.key(1))[1]
+        for one, seen in ((agent, obs), (make_agent(), obs["seen"]))
+    ]
+    np.testing.assert_array_equal(*both)
+
+
+def test_exploration_falls_by_its_share_to_its_least():
+    config = replace(CONFIG, epsilon=0.8, epsilon_decay=0.5, epsilon_min=0.15)
+    at = [float(config.exploration(jnp.int32(n))) for n in range(4)]
+    np.testing.assert_allclose(at, [0.8, 0.4, 0.2, 0.15], rtol=1e-5)
+
+
+def test_the_original_configuration_is_whole():
+    original = IQNConfig.original()
+    assert (original.gradient_steps, original.buffer_size) == (1, 1024)
+    assert (original.epsilon, original.epsilon_decay, original.epsilon_min) == (1.0, 0.001, 0.0)
+    assert (original.n_step, original.gamma, original.batch_size) == (3, 0.99, 256)

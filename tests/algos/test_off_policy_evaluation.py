@@ -38,9 +38,14 @@ def play(gain, episodes, seed=0):
         for column in zip(*columns, strict=True)
     )
     return from_columns(
-        x[:, None], action[:, None], reward, after[:, None],
-        np.zeros(len(x), bool), t == STEPS - 1, log_prob=density,
-    )  # fmt: skip
+        x[:, None],
+        action[:, None],
+        reward,
+        after[:, None],
+        np.zeros(len(x), bool),
+        t == STEPS - 1,
+        log_prob=density,
+    )
 
 
 def linear(params, obs):
@@ -113,9 +118,14 @@ def test_an_ended_episode_keeps_its_weight():
     """
     ends = np.asarray([False, True, True])
     dataset = from_columns(
-        np.zeros((3, 1)), np.zeros((3, 1)), [1.0, 1.0, 5.0], np.zeros((3, 1)), ends, ~ends & False,
+        np.zeros((3, 1)),
+        np.zeros((3, 1)),
+        [1.0, 1.0, 5.0],
+        np.zeros((3, 1)),
+        ends,
+        ~ends & False,
         log_prob=np.zeros(3),
-    )  # fmt: skip
+    )
     log_prob = jnp.log(jnp.asarray([2.0, 2.0, 8.0]))
     weights = importance_weights(dataset, log_prob)
     np.testing.assert_allclose(weights, [[0.25, 0.5], [1.0, 1.0]], rtol=1e-6)

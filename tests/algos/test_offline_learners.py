@@ -1,25 +1,19 @@
 """What holds for every offline learner, and for the rows they draw."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.offline import (
-    OFFLINE,
-    averaged,
-    bootstrapped,
-    compute_gradients,
-    descend,
-    make_table,
-    trained,
-    training_step,
-)
+from worldloom import algos
+from worldloom.algos.actor_critic import apply_gradients, compute_gradients, init_train_state
+from worldloom.algos.offline import bootstrapped, make_table, training_step
+from worldloom.core import stack
 from worldloom.nn.offline import critics
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
+
+OFFLINE = ["bc", "cql", "edac", "iql", "rebrac", "td3bc"]
 
 # Greedy and fast, each with nothing but the values to move it.
 PROBE = {
@@ -31,41 +25,31 @@ PROBE = {
 }
 
 
-def make(name, **numbers):
-    kind = OFFLINE[name]
-    config = kind().config
-    small = {"cql": {"num_samples": 2}, "edac": {"num_critics": 3}}.get(name, {})
-    hyper = config.hyper.replace(**numbers)
-    return kind(replace(config, hidden=(32,), hyper=hyper, **small))
-
-
-def start(agent, hyper=None):
-    return jax.jit(lambda hyper: agent.init(jax.random.key(0), 2, 1, hyper))(hyper)
-
-
 @pytest.mark.parametrize("name", PROBE)
-def test_truncated_rows_are_bootstrapped_from_and_terminated_ones_are_not(name, chain, learn):
-    agent = make(name, gamma=0.5, tau=0.05, **PROBE[name])
-    found = {}
+def test_truncated_rows_are_bootstrapped_from_and_terminated_ones_are_not(
+    name, small, start, chain, learn
+):
+    agent, found = small(name), {}
     for terminated in (True, False):
         dataset, table = chain(terminated)
-        learner = start(agent)
+        learner = start(agent, gamma=0.5, tau=0.05, **PROBE[name])
         if hasattr(learner, "log_temperature"):  # entropy is worth nothing
-            learner = learner.replace(log_temperature=trained(jnp.float32(-20.0)))
-        learner, _ = learn(agent, table, 1200, learner=learner)
-        a, b = dataset.normalise(jnp.eye(2))
-        q = critics(learner.critic.params, jnp.stack([a, b]), jnp.zeros((2, 1))).mean(0)
-        found[terminated] = q
+            learner = learner.replace(log_temperature=init_train_state(jnp.float32(-20.0)))
+        learner, _ = learn(agent, table, 800, learner=learner)
+        obs = dataset.normalise(jnp.eye(2))
+        found[terminated] = critics(learner.critic.params, obs, jnp.zeros((2, 1))).mean(0)
     np.testing.assert_allclose(found[True], [0.5, 1.0], atol=0.1)
     np.testing.assert_allclose(found[False], [1.0, 2.0], atol=0.15)
 
 
 @pytest.mark.parametrize("name", OFFLINE)
-def test_an_update_keeps_the_shape_of_its_learner_and_tells_numbers(name, bandit, bandit_table):
-    agent = make(name)
+def test_an_update_keeps_the_shape_of_its_learner_and_returns_numbers(
+    name, small, start, update, bandit, bandit_table
+):
+    agent = small(name)
     learner = start(agent)
-    rows = bandit_table.take(jnp.arange(16))
-    new, metrics = jax.jit(agent.update)(learner, rows, jax.random.key(1))
+    rows = bandit_table.take(jnp.arange(64))
+    new, metrics = update(agent, learner, rows, jax.random.key(1))
     assert jax.tree.structure(new) == jax.tree.structure(learner)
     for one, other in zip(jax.tree.leaves(learner), jax.tree.leaves(new), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
@@ -77,21 +61,18 @@ def test_an_update_keeps_the_shape_of_its_learner_and_tells_numbers(name, bandit
     assert (jnp.abs(action) <= 1.0).all()
 
 
-@pytest.mark.parametrize("name", OFFLINE)
-def test_learners_may_differ_in_their_numbers_in_one_program(name, bandit_table):
-    agent = make(name)
-    rate = next(n for n in ("learning_rate", "critic_rate") if hasattr(agent.config.hyper, n))
-    base = agent.config.hyper
-    hypers = [base, base.replace(**{rate: 0.1})]
-    key, rows = jax.random.key(0), bandit_table.take(jnp.arange(16))
-    stacked = jax.tree.map(lambda *x: jnp.asarray(x, jnp.float32), *hypers)
-    learners = jax.jit(jax.vmap(lambda hyper: agent.init(key, 2, 1, hyper)))(stacked)
-    many, _ = jax.jit(jax.vmap(agent.update, (0, None, None)))(learners, rows, key)
-    update = jax.jit(agent.update)
-    for i, hyper in enumerate(hypers):
-        alone, _ = update(start(agent, hyper), rows, key)
-        ours = jax.tree.map(lambda x, i=i: x[i], many)
-        for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(ours), strict=True):
+@pytest.mark.parametrize("name", ["bc", "td3bc", "cql"])  # one of each frame
+def test_learners_may_differ_in_their_numbers_in_one_program(
+    name, small, start, update, bandit_table
+):
+    agent = small(name)
+    rate = "learning_rate" if name == "bc" else "critic_rate"
+    learners = [start(agent, **{rate: value}) for value in (3e-4, 0.1)]
+    key, rows = jax.random.key(0), bandit_table.take(jnp.arange(64))
+    many, _ = jax.jit(jax.vmap(agent.update, (0, None, None)))(stack.stack(learners), rows, key)
+    for i, learner in enumerate(learners):
+        alone, _ = update(agent, learner, rows, key)
+        for one, other in zip(*map(jax.tree.leaves, (alone, stack.index(many, i))), strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-5)
 
 
@@ -125,18 +106,27 @@ def test_rewards_that_never_change_are_left_as_they_are():
 
 def test_a_step_of_adam_is_the_rate_at_first():
     grads = {"a": jnp.asarray([3.0, -0.01])}
-    moved = descend(trained({"a": jnp.zeros(2)}), grads, 0.1).params["a"]
+    moved = apply_gradients(init_train_state({"a": jnp.zeros(2)}), grads, 0.1).params["a"]
     np.testing.assert_allclose(moved, [-0.1, 0.1], rtol=1e-4)
 
 
-def test_targets_move_by_a_share():
-    moved = averaged({"a": jnp.asarray(1.0)}, {"a": jnp.asarray(3.0)}, 0.25)
-    np.testing.assert_allclose(moved["a"], 1.5)
+@pytest.mark.parametrize("name", ["iql", "cql", "edac"])
+def test_target_critics_move_towards_the_critics_by_a_share(
+    name, small, start, update, bandit_table
+):
+    agent = small(name)
+    before = start(agent, tau=0.25)
+    away = jax.tree.map(lambda x: np.asarray(x) + 1.0, before.target_critic)
+    rows = bandit_table.take(jnp.arange(64))
+    after, _ = update(agent, before.replace(target_critic=away), rows, jax.random.key(1))
+    expected = jax.tree.map(lambda t, p: 0.75 * t + 0.25 * np.asarray(p), away, after.critic.params)
+    for one, other in zip(*map(jax.tree.leaves, (after.target_critic, expected)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_gradients_come_with_what_the_loss_tells():
-    grads, told = compute_gradients(lambda x, y: (x * x * y, {"seen": x}), 3.0, 2.0)
-    assert (float(grads), float(told["seen"])) == (12.0, 3.0)
+def test_gradients_come_with_the_metrics_of_the_loss():
+    grads, metrics = compute_gradients(lambda x, y: (x * x * y, {"seen": x}), 3.0, 2.0)
+    assert (float(grads), float(metrics["seen"])) == (12.0, 3.0)
 
 
 def test_what_is_terminated_is_worth_its_reward(chain):
@@ -145,16 +135,13 @@ def test_what_is_terminated_is_worth_its_reward(chain):
     np.testing.assert_allclose(bootstrapped(rows, 0.5, jnp.full(2, 8.0)), [4.0, 1.0])
 
 
-def test_a_training_step_draws_its_rows_by_its_key(bandit_table):
-    agent = make("bc")
+def test_a_training_step_draws_its_rows_by_its_key(small, start, bandit_table):
+    agent = small("bc")
     learner = start(agent)
     step = jax.jit(lambda key: training_step(agent, learner, bandit_table, key)[1]["actor_loss"])
     one, same, other = (float(step(jax.random.key(k))) for k in (1, 1, 2))
     assert one == same != other
 
 
-def test_an_unknown_algorithm_is_a_key_error():
-    assert "bc" in OFFLINE
-    assert "sac" not in OFFLINE
-    with pytest.raises(KeyError):
-        OFFLINE["sac"]
+def test_these_are_all_offline_algorithms():
+    assert [name for name in algos.names() if algos.get(name).loop == "offline"] == OFFLINE

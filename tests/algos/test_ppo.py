@@ -2,89 +2,57 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
+from table_world import (
+    ACTIONS,
+    GO_ON,
+    STATES,
+    TERMINATE,
+    TRUNCATE,
+    Seen,
+    Table,
+    TableWorld,
+    gae_by_loop,
+    table,
+)
 
-from worldloom.algos import ppo
-from worldloom.algos.ppo import PPO, Apart, PPOConfig, Rollout, Samples, gae
+from worldloom.algos import on_policy, ppo
+from worldloom.algos.on_policy import Rollout, gae
+from worldloom.algos.ppo import PPO, PPOConfig, Samples
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import autoreset, batch
 from worldloom.core.types import TimeStep
 from worldloom.nn.actor_critic import ActorCritic
+from worldloom.nn.networks import Network, Networks
+from worldloom.nn.policy import policy_step
 
 GAMMA = 0.6
-STATES, ACTIONS = 3, 2
-GO_ON, TERMINATE, TRUNCATE = 0, 1, 2
-
-
-class Table(struct.PyTreeNode):
-    """A world as tables (states, actions): so that one program serves every probe."""
-
-    start: jax.Array  # (states,): how likely an episode starts there
-    then: jax.Array
-    reward: jax.Array
-    ending: jax.Array
-    allowed: jax.Array
-
-
-def table(start, then=0, reward=0.0, ending=TERMINATE, allowed=True) -> Table:
-    shape = (STATES, ACTIONS)
-
-    def full(value, dtype):
-        value = np.asarray(value, dtype)
-        return jnp.asarray(np.broadcast_to(value[:, None] if value.ndim == 1 else value, shape))
-
-    weights = np.zeros(STATES, np.float32)
-    weights[list(start)] = 1 / len(start)
-    return Table(
-        jnp.asarray(weights), full(then, np.int32), full(reward, np.float32),
-        full(ending, np.int32), full(allowed, bool),
-    )  # fmt: skip
-
-
-class Seen(NamedTuple):
-    state: jax.Array  # (states,) one-hot
-    allowed: jax.Array  # (actions,)
-
-
-class TableWorld:
-    spec = EnvSpec("table", Box(0, 1, (STATES,)), Discrete(ACTIONS))
-
-    def default_params(self):
-        return table([0])
-
-    def _timestep(self, state, reward, ending, params):
-        seen = Seen(jax.nn.one_hot(state, STATES), params.allowed[state])
-        return state, TimeStep(seen, reward, ending == TERMINATE, ending == TRUNCATE, seen, ())
-
-    def reset(self, key, params):
-        state = jax.random.categorical(key, jnp.log(params.start)).astype(jnp.int32)
-        return self._timestep(state, jnp.float32(0), jnp.int32(GO_ON), params)
-
-    def step(self, key, state, action, params):
-        paid, ending = params.reward[state, action], params.ending[state, action]
-        return self._timestep(params.then[state, action], paid, ending, params)
-
 
 NETWORK = ActorCritic(num_actions=ACTIONS, hidden=(16,))
+NUM_WORLDS = 32
 CONFIG = PPOConfig(
-    num_worlds=32, unroll_length=8, num_epochs=4, num_minibatches=2, gamma=GAMMA,
-    learning_rate=0.02, anneal_updates=60, entropy_cost=0.01, final_entropy_cost=0.0,
-)  # fmt: skip
+    unroll_length=8,
+    num_epochs=4,
+    num_minibatches=2,
+    gamma=GAMMA,
+    learning_rate=0.02,
+    anneal_updates=60,
+    entropy_cost=0.01,
+    final_entropy_cost=0.0,
+)
 AGENT = PPO(
     CONFIG,
-    Apart(
+    Network(
         lambda key, obs: NETWORK.init(key, obs.state, obs.allowed),
         lambda params, obs: NETWORK.apply(params, obs.state, obs.allowed),
     ),
 )
-WORLDS = batch(autoreset(TableWorld()), CONFIG.num_worlds)
+WORLDS = batch(autoreset(TableWorld()), NUM_WORLDS)
 
 
 def first(agent, env, params, key):
@@ -96,7 +64,7 @@ def first(agent, env, params, key):
 
 begin = jax.jit(partial(first, AGENT, WORLDS))
 iterate = jax.jit(partial(AGENT.iteration, WORLDS, watch=lambda steps: steps))
-play = jax.jit(partial(AGENT.rollout, WORLDS))
+play = jax.jit(partial(on_policy.collect, AGENT, WORLDS))
 update = jax.jit(AGENT.update)
 policy = jax.jit(AGENT.policy)
 
@@ -148,9 +116,11 @@ def test_the_right_action_depends_on_what_is_seen():
 
 def test_a_loss_now_is_taken_for_a_larger_gain_later():
     world = table(
-        [0], then=[[2, 1], [1, 1], [2, 2]], reward=[[0.1, -0.2], [1, 1], [0, 0]],
+        [0],
+        then=[[2, 1], [1, 1], [2, 2]],
+        reward=[[0.1, -0.2], [1, 1], [0, 0]],
         ending=[GO_ON, TERMINATE, TERMINATE],
-    )  # fmt: skip
+    )
     values, probs, *_ = learn(world)
     assert probs[0, 1] > 0.95
     assert values[0] == pytest.approx(-0.2 + GAMMA, abs=0.05)
@@ -201,11 +171,15 @@ class Aim:
 
 def test_a_continuous_action_finds_its_target_through_the_normaliser():
     config = replace(
-        CONFIG, num_worlds=64, normalise_observations=True, anneal_updates=150,
-        entropy_cost=0.0, num_minibatches=4, learning_rate=0.01,
-    )  # fmt: skip
+        CONFIG,
+        normalise_observations=True,
+        anneal_updates=150,
+        entropy_cost=0.0,
+        num_minibatches=4,
+        learning_rate=0.01,
+    )
     agent = PPO(config, ActorCritic(action_size=2, hidden=(32,)))
-    env = batch(autoreset(Aim()), config.num_worlds)
+    env = batch(autoreset(Aim()), 64)
     params = env.default_params()
 
     @jax.jit
@@ -217,7 +191,7 @@ def test_a_continuous_action_finds_its_target_through_the_normaliser():
         keys = jax.random.split(key, config.anneal_updates)
         (state, *_), metrics = jax.lax.scan(one, first(agent, env, params, key), keys)
         obs = jnp.asarray([[90.0], [100.0], [110.0]])
-        return state, metrics, agent.act(state, obs, key, explore=False)[0]
+        return state, metrics, agent.act(state, obs, key, explore=0.0)[0]
 
     state, metrics, action = program(jax.random.key(0))
     places = params[0] * jnp.asarray([[-1.0], [0.0], [1.0]]) + params[1]
@@ -237,20 +211,6 @@ def random_steps(seed=0, steps=12, worlds=6):
     numbers = rng.normal(size=(3, steps, worlds)).astype(np.float32)
     ending = rng.choice(3, (steps, worlds), p=[0.6, 0.2, 0.2])
     return *numbers, ending == TERMINATE, ending == TRUNCATE
-
-
-def gae_by_loop(rewards, values, next_values, terminated, truncated, gamma, gae_lambda):
-    advantages = np.zeros(rewards.shape)
-    for world in range(rewards.shape[1]):
-        after = 0.0
-        for t in reversed(range(len(rewards))):
-            at = (t, world)
-            follows = 0.0 if terminated[at] else float(next_values[at])
-            if terminated[at] or truncated[at]:
-                after = 0.0
-            after = rewards[at] + gamma * follows - values[at] + gamma * gae_lambda * after
-            advantages[at] = after
-    return advantages
 
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.9, 1.0])
@@ -333,8 +293,12 @@ def test_a_ratio_that_has_gone_too_far_the_right_way_gives_no_gradient():
 
 # Programs --------------------------------------------------------------------------------------
 
-MIXED = table([0, 1], then=[[1, 0], [0, 1], [2, 2]], reward=[[0, 1], [2, 0], [0, 0]],
-              ending=[[GO_ON, TRUNCATE], [TERMINATE, GO_ON], [1, 1]])  # fmt: skip
+MIXED = table(
+    [0, 1],
+    then=[[1, 0], [0, 1], [2, 2]],
+    reward=[[0, 1], [2, 0], [0, 0]],
+    ending=[[GO_ON, TRUNCATE], [TERMINATE, GO_ON], [1, 1]],
+)
 
 
 def start(seed=0):
@@ -350,15 +314,15 @@ def played():
 def test_a_rollout_records_what_was_thought_and_where_it_led():
     state, worlds, timestep = start()
     _, after, rollout, steps = play(state, worlds, timestep, MIXED, jax.random.key(1))
-    assert rollout.reward.shape == (CONFIG.unroll_length, CONFIG.num_worlds)
-    flat = ppo.merge_axes(rollout)
+    assert rollout.reward.shape == (CONFIG.unroll_length, NUM_WORLDS)
+    flat = on_policy.merge_axes(rollout)
     distribution, value = policy(state, flat.obs)
     np.testing.assert_allclose(flat.value, value, atol=1e-6)
     np.testing.assert_allclose(flat.log_prob, distribution.log_prob(flat.action), atol=1e-6)
     goes_on = ~np.asarray(flat.terminated)
     assert np.asarray(flat.truncated).any()
     assert not goes_on.all()
-    led_to = policy(state, ppo.merge_axes(steps.final_obs))[1]
+    led_to = policy(state, on_policy.merge_axes(steps.final_obs))[1]
     np.testing.assert_allclose(flat.next_value[goes_on], led_to[goes_on], atol=1e-6)
     np.testing.assert_array_equal(rollout.obs.state[1:], steps.obs.state[:-1])
     np.testing.assert_array_equal(after.obs.state, steps.obs.state[-1])
@@ -395,9 +359,8 @@ def test_devices_that_share_the_worlds_learn_what_one_learns_from_all():
     """With a mapped axis in the place of devices; one minibatch, whose order does not matter."""
     steps, worlds = 12, 6
     config = PPOConfig(
-        num_worlds=worlds, unroll_length=steps, num_epochs=1, num_minibatches=1,
-        normalise_observations=True,
-    )  # fmt: skip
+        unroll_length=steps, num_epochs=1, num_minibatches=1, normalise_observations=True
+    )
     network = ActorCritic(action_size=2, hidden=(16,))
     alone, together = PPO(config, network), PPO(config, network, axis_name="devices")
     other = np.arange(worlds) >= worlds // 2  # these see and earn quite other things
@@ -418,9 +381,9 @@ def test_devices_that_share_the_worlds_learn_what_one_learns_from_all():
     keys = jax.random.split(jax.random.key(1), 2)
     for key in keys:  # twice: the second sees through what the normaliser learned in the first
         state, metrics = update(state, rollout, key)
-        both, told = share(both, halves, keys)
+        both, shared = share(both, halves, keys)
         for ours, theirs in zip(
-            jax.tree.leaves((both, told)), jax.tree.leaves((state, metrics)), strict=True
+            jax.tree.leaves((both, shared)), jax.tree.leaves((state, metrics)), strict=True
         ):
             np.testing.assert_array_equal(ours[0], ours[1])
             np.testing.assert_allclose(ours[0], theirs, rtol=1e-5, atol=2e-6)
@@ -441,7 +404,7 @@ def test_what_is_not_finite_changes_nothing_and_is_counted():
 
 
 def test_every_epoch_meets_every_step_once_in_another_order():
-    orders = [np.asarray(ppo.shuffled(jax.random.key(i), 256, 4)) for i in range(3)]
+    orders = [np.asarray(on_policy.shuffled(jax.random.key(i), 256, 4)) for i in range(3)]
     for rows in orders:
         assert rows.shape == (4, 64)
         np.testing.assert_array_equal(np.sort(rows.ravel()), np.arange(256))
@@ -451,11 +414,14 @@ def test_every_epoch_meets_every_step_once_in_another_order():
 
 
 def test_learning_rate_and_entropy_cost_fall_to_their_ends():
-    agent = PPO(
-        PPOConfig(learning_rate=0.1, anneal_updates=10, final_learning_rate=0.02,
-                  entropy_cost=0.5, final_entropy_cost=0.1),
-        NETWORK,
-    )  # fmt: skip
+    config = PPOConfig(
+        learning_rate=0.1,
+        anneal_updates=10,
+        final_learning_rate=0.02,
+        entropy_cost=0.5,
+        final_entropy_cost=0.1,
+    )
+    agent = PPO(config, NETWORK)
     at = [agent.annealed(jnp.int32(n)) for n in (0, 5, 10, 99)]
     np.testing.assert_allclose(at, [(0.1, 0.5), (0.06, 0.3), (0.02, 0.1), (0.02, 0.1)], rtol=1e-5)
     assert PPO(PPOConfig(), NETWORK).annealed(jnp.int32(10**6))[0] == pytest.approx(3e-4)
@@ -463,8 +429,10 @@ def test_learning_rate_and_entropy_cost_fall_to_their_ends():
 
 def test_without_exploration_the_likeliest_action_is_taken():
     state, _, timestep = start()
-    action, extras = AGENT.act(state, timestep.obs, jax.random.key(0), explore=False)
+    action, extras = AGENT.act(state, timestep.obs, jax.random.key(0), explore=0.0)
     probs = policy(state, timestep.obs)[0].probs
+    traced = AGENT.act(state, timestep.obs, jax.random.key(0), explore=jnp.float32(0.0))[0]
+    np.testing.assert_array_equal(traced, action)
     np.testing.assert_array_equal(action, np.asarray(probs).argmax(axis=1))
     np.testing.assert_allclose(np.exp(extras.log_prob), np.asarray(probs).max(axis=1), rtol=1e-5)
 
@@ -472,13 +440,64 @@ def test_without_exploration_the_likeliest_action_is_taken():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"num_worlds": 0}, "num_worlds=0; it must be at least 1"),
+        ({"unroll_length": 0}, "unroll_length=0; it must be at least 1"),
         ({"gamma": 1.5}, r"gamma=1.5; it must be in \[0, 1\]"),
-        ({"clip_epsilon": 0.0}, "clip_epsilon=0; it must be positive"),
-        ({"final_entropy_cost": -1.0}, "final_entropy_cost=-1; it must be 0 or more"),
-        ({"num_minibatches": 3}, "8192 steps, which num_minibatches=3 does not divide"),
+        ({"clip_epsilon": 0.0}, "clip_epsilon=0.0; it must be positive"),
+        ({"final_entropy_cost": -1.0}, "final_entropy_cost=-1.0; it must be 0 or more"),
+        ({"activation": "tan"}, "activation='tan' is not known; did you mean 'tanh'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         PPOConfig(**wrong)
+
+
+def test_a_rollout_that_minibatches_do_not_divide_is_refused():
+    state, rollout = played()
+    agent = PPO(replace(CONFIG, num_minibatches=3), AGENT.network)
+    with pytest.raises(ValueError, match="256 steps does not split into num_minibatches=3"):
+        agent.update(state, rollout, jax.random.key(0))
+
+
+def test_steps_of_weight_zero_teach_nothing():
+    state, rollout = played()
+    rest = jnp.arange(NUM_WORLDS) >= 8
+    weight = jnp.broadcast_to(rest, rollout.reward.shape).astype(jnp.float32)
+    one = AGENT.samples(rollout.replace(weight=weight))
+    spoilt = one.replace(returns=jnp.where(one.weight > 0, one.returns, 1e6))
+    loss = jax.jit(AGENT.loss)
+    assert loss(state.params, state, one)[0] == loss(state.params, state, spoilt)[0]
+    full = one.replace(weight=jnp.ones_like(one.weight))
+    bare = loss(state.params, state, one.replace(weight=None))[0]
+    assert loss(state.params, state, full)[0] == pytest.approx(float(bare), rel=1e-5)
+
+
+# Made for a world ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_the_deterministic_policy_is_the_mode(normalised):
+    spec = EnvSpec("arm", Box(-1, 1, (3,)), Box(-1, 1, (2,)))
+    config = PPOConfig(hidden=(8,), normalise_observations=normalised)
+    agent = ppo.make(config, spec, Networks())
+    obs = 5.0 + 3.0 * jax.random.normal(jax.random.key(1), (4, 6, 3))
+    state = jax.jit(agent.init)(jax.random.key(0), obs[0])
+    state = state.replace(normaliser=ppo.observe(state.normaliser, obs))
+    action, _ = agent.act(state, obs[0], jax.random.key(2), explore=0.0)
+    exported = policy_step(agent.deterministic(state), obs[0])
+    np.testing.assert_allclose(exported, jnp.clip(action, -1, 1), atol=1e-5)
+
+
+def test_a_critic_may_see_what_the_policy_does_not():
+    spec = EnvSpec("arm", Box(-1, 1, (3,)), Discrete(2))
+    networks = Networks(
+        encode=lambda obs: obs["own"],
+        critic_encode=lambda obs: jnp.concatenate([obs["own"], obs["more"]], -1),
+    )
+    agent = ppo.make(PPOConfig(hidden=(8,)), spec, networks)
+    obs = {"own": jnp.ones((4, 3)), "more": jnp.ones((4, 2))}
+    state = jax.jit(agent.init)(jax.random.key(0), obs)
+    other = obs | {"more": jnp.zeros((4, 2))}
+    (one, value), (two, other_value) = agent.policy(state, obs), agent.policy(state, other)
+    np.testing.assert_array_equal(one.logits, two.logits)
+    assert (value != other_value).all()

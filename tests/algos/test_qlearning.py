@@ -55,9 +55,13 @@ def test_an_update_moves_each_value_to_the_mean_of_what_the_batch_says(seed):
 def test_a_row_of_weight_zero_moves_nothing():
     state = np.arange(BATCH) % 8
     batch = Batch(
-        frames(state), np.zeros(BATCH, np.int32), np.ones(BATCH, np.float32),
-        np.zeros(BATCH, np.float32), frames(state), weight=(state == 3).astype(np.float32),
-    )  # fmt: skip
+        obs=frames(state),
+        action=np.zeros(BATCH, np.int32),
+        reward=np.ones(BATCH, np.float32),
+        discount=np.zeros(BATCH, np.float32),
+        next_obs=frames(state),
+        weight=(state == 3).astype(np.float32),
+    )
     learner = QLearner(jnp.zeros((SIZE, ACTIONS)), jnp.int32(0))
     table = np.asarray(update(learner, batch, jax.random.key(0))[0].params)
     moved = rows_of(frames(np.array([3])))
@@ -114,8 +118,8 @@ def test_zeros_of_either_sign_are_the_same_observation():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"table_size": 0}, "table_size=0; use at least 1"),
-        ({"learning_rate": 1.5}, r"learning_rate=1.5; use \(0, 1\]"),
+        ({"table_size": 0}, "table_size=0; it must be at least 1"),
+        ({"learning_rate": 1.5}, r"learning_rate=1.5; it must be in \[0, 1\]"),
         ({"gamma": -0.1}, r"gamma=-0.1; it must be in \[0, 1\]"),
     ],
 )

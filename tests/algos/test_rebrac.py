@@ -1,45 +1,42 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from worldloom.algos.offline import make_table
-from worldloom.algos.rebrac import ReBRAC, ReBRACConfig, ReBRACHyper
 from worldloom.nn.offline import critics, deterministic, make_critics
 from worldloom.nn.policy import policy_step
 
-
-def make(**numbers):
-    rates = {"actor_rate": 3e-3, "critic_rate": 3e-3}
-    return ReBRAC(ReBRACConfig(hidden=(32, 32), hyper=ReBRACHyper(**(rates | numbers))))
+RATES = {"actor_rate": 3e-3, "critic_rate": 3e-3}
 
 
-def start(agent):
-    return jax.jit(agent.init, static_argnums=(1, 2))(jax.random.key(0), 2, 1)
+@pytest.fixture(scope="module")
+def agent(small):
+    return small("rebrac")
 
 
 # penalty a + (a - 0.5) / 0.547 = 0: the data's mean is 0, and 0.547 is the mean distance of
 # Q(a) = 1 - (a - 0.5)^2 from its mean over their actions.
 @pytest.mark.parametrize(("penalty", "best"), [(0.2, 0.451), (2.0, 0.239)])
 def test_the_actor_stands_between_the_data_and_the_best_action(
-    penalty, best, learn, bandit, bandit_table
+    penalty, best, agent, start, learn, bandit, bandit_table
 ):
-    agent = make()  # one program: the penalty is the learner's
-    learner = start(agent)
-    hyper = learner.hyper.replace(actor_penalty=jnp.float32(penalty))
-    learner, _ = learn(agent, bandit_table, 2000, learner=learner.replace(hyper=hyper))
+    learner = start(agent, actor_penalty=penalty, **RATES)
+    learner, _ = learn(agent, bandit_table, 2000, learner=learner)
     dataset = bandit()
     action = policy_step(agent.policy(learner, dataset), dataset.rows.obs[:200])
     np.testing.assert_allclose(action.mean(), best, atol=0.05)
 
 
-def test_a_constant_added_to_all_values_does_not_move_the_actor(bandit_table):
-    agent = make()
+def test_a_constant_added_to_all_values_does_not_move_the_actor(agent, start, bandit_table):
     learner = start(agent)
     rows = bandit_table.take(jnp.arange(64))
     layers = learner.critic.params
     raised = (*layers[:-1], layers[-1] | {"bias": layers[-1]["bias"] + 50.0})
 
+    @jax.jit
     def gradients(critic):
         spread = agent.critic_loss(critic, rows, rows.reward)[1]["spread"]
         loss = jax.grad(lambda w: agent.actor_loss(w, rows, critic, spread, 0.1)[0])
@@ -51,12 +48,12 @@ def test_a_constant_added_to_all_values_does_not_move_the_actor(bandit_table):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
 
 
-def test_targets_pay_for_what_the_data_did_not_do_next(chain):
+def test_targets_pay_for_what_the_data_did_not_do_next(agent, start, chain):
     """Where the log goes on; it says nothing of what follows its last row."""
-    agent = make(policy_noise=0.0, critic_penalty=3.0, gamma=0.5)
-    free = make(policy_noise=0.0, critic_penalty=0.0, gamma=0.5)
     _, table = chain(False)
-    learner, other = (start(x) for x in (agent, free))
+    learner, other = (
+        start(agent, policy_noise=0.0, critic_penalty=penalty, gamma=0.5) for penalty in (3.0, 0.0)
+    )
     rows = table.take(jnp.arange(64))
     action = deterministic(learner.target_actor, rows.next_obs)
     key = jax.random.key(1)
@@ -77,11 +74,14 @@ def test_next_actions_are_those_of_the_log(bandit, chain):
 
 
 def test_a_layer_norm_keeps_critics_from_growing_without_data():
-    key = jax.random.key(0)
     obs, action = jnp.ones((1, 3)), jnp.ones((1, 2))
+    judge = jax.jit(critics)
     for norm, grows in ((True, False), (False, True)):
-        weights = make_critics(key, 2, 3, 2, (32, 32), norm=norm)
-        near, far = critics(weights, obs, action), critics(weights, 1e4 * obs, 1e4 * action)
+        make = jax.jit(
+            partial(make_critics, count=2, obs_size=3, action_size=2, hidden=(32, 32), norm=norm)
+        )
+        weights = make(jax.random.key(0))
+        near, far = judge(weights, obs, action), judge(weights, 1e4 * obs, 1e4 * action)
         assert bool((jnp.abs(far) > 100 * jnp.abs(near)).all()) == grows
         if norm:  # normed features have a length of sqrt(32)
             length = jnp.linalg.norm(weights[-1]["kernel"], axis=-1)

@@ -3,18 +3,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.td3bc import TD3BC, TD3BCConfig, TD3BCHyper
+from worldloom.algos.td3bc import TD3BCConfig, TD3BCHyper
 from worldloom.nn.offline import member
 from worldloom.nn.policy import policy_step
 
-
-def make(**numbers):
-    rates = {"actor_rate": 3e-3, "critic_rate": 3e-3}
-    return TD3BC(TD3BCConfig(hidden=(32, 32), hyper=TD3BCHyper(**(rates | numbers))))
+RATES = {"actor_rate": 3e-3, "critic_rate": 3e-3}
 
 
-def start(agent):
-    return jax.jit(agent.init, static_argnums=(1, 2))(jax.random.key(0), 2, 1)
+@pytest.fixture(scope="module")
+def agent(small):
+    return small("td3bc")
 
 
 def same(one, other):
@@ -26,19 +24,16 @@ def same(one, other):
 # is 0.
 @pytest.mark.parametrize(("alpha", "best"), [(0.0, 0.0), (2.5, 0.359), (50.0, 0.490)])
 def test_the_actor_stands_between_the_data_and_the_best_action(
-    alpha, best, learn, bandit, bandit_table
+    alpha, best, agent, start, learn, bandit, bandit_table
 ):
-    agent = make()  # one program: alpha is the learner's
-    learner = start(agent)
-    hyper = learner.hyper.replace(alpha=jnp.float32(alpha))
-    learner, _ = learn(agent, bandit_table, 2000, learner=learner.replace(hyper=hyper))
+    learner = start(agent, alpha=alpha, **RATES)
+    learner, _ = learn(agent, bandit_table, 2000, learner=learner)
     dataset = bandit()
     action = policy_step(agent.policy(learner, dataset), dataset.rows.obs[:200])
     np.testing.assert_allclose(action.mean(), best, atol=0.05)
 
 
-def test_the_scale_of_rewards_does_not_matter_to_the_actor(bandit_table):
-    agent = make()
+def test_the_scale_of_rewards_does_not_matter_to_the_actor(agent, start, bandit_table):
     learner = start(agent)
     rows = bandit_table.take(jnp.arange(64))
     critic = member(learner.critic.params, 0)
@@ -51,13 +46,11 @@ def test_the_scale_of_rewards_does_not_matter_to_the_actor(bandit_table):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_the_actor_and_all_targets_move_every_second_update(bandit_table):
-    agent = make()
-    update = jax.jit(agent.update)
+def test_the_actor_and_all_targets_move_every_second_update(agent, start, update, bandit_table):
     rows = bandit_table.take(jnp.arange(64))
     first = start(agent)
-    one, _ = update(first, rows, jax.random.key(1))
-    two, _ = update(one, rows, jax.random.key(2))
+    one, _ = update(agent, first, rows, jax.random.key(1))
+    two, _ = update(agent, one, rows, jax.random.key(2))
     assert not same(first.critic.params, one.critic.params)
     assert same((first.actor, first.target_critic), (one.actor, one.target_critic))
     assert not same(one.actor.params, two.actor.params)
@@ -65,32 +58,28 @@ def test_the_actor_and_all_targets_move_every_second_update(bandit_table):
     assert not same(one.target_actor, two.target_actor)
 
 
-def test_a_turn_that_the_program_knows_is_the_one_that_the_counter_tells(bandit_table):
-    agent = make()
+def test_a_turn_that_the_program_knows_is_the_one_that_the_counter_gives(
+    agent, start, update, bandit_table
+):
     rows = bandit_table.take(jnp.arange(64))
-    learner = start(agent)
-    told = learner
-    counted, known = jax.jit(agent.update), jax.jit(agent.update, static_argnums=3)
+    counted = static = start(agent, **RATES)
     for turn in (0, 1, 0, 1):
         key = jax.random.key(turn)
-        learner, _ = counted(learner, rows, key)
-        told, _ = known(told, rows, key, turn)
-    for one, other in zip(jax.tree.leaves(learner), jax.tree.leaves(told), strict=True):
+        counted, _ = update(agent, counted, rows, key)
+        static, _ = update(agent, static, rows, key, turn)
+    for one, other in zip(jax.tree.leaves(counted), jax.tree.leaves(static), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_targets_are_smoothed_by_clipped_noise(bandit_table):
+def test_targets_are_smoothed_by_clipped_noise(agent, start, bandit_table):
     """With no noise the target is Q'(s', pi'(s')); with huge noise, that of its bounds."""
-    agent = make()
-    learner = start(agent)
     rows = bandit_table.take(jnp.arange(64))
     rows = rows.replace(terminated=jnp.zeros(64, bool))
-    quiet = learner.replace(hyper=learner.hyper.replace(policy_noise=jnp.float32(0.0)))
+    quiet, loud = start(agent, policy_noise=0.0), start(agent, policy_noise=1e6)
+    clipped = start(agent, policy_noise=1e6, noise_clip=0.0)
     keys = jax.random.split(jax.random.key(0), 2)
     target = jax.jit(agent.target)
     assert (target(quiet, rows, keys[0]) == target(quiet, rows, keys[1])).all()
-    loud = learner.replace(hyper=learner.hyper.replace(policy_noise=jnp.float32(1e6)))
-    clipped = loud.replace(hyper=loud.hyper.replace(noise_clip=jnp.float32(0.0)))
     assert (target(clipped, rows, keys[0]) == target(quiet, rows, keys[0])).all()
     assert (target(loud, rows, keys[0]) != target(quiet, rows, keys[0])).any()
 

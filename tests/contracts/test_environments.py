@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from worldloom import suites
 from worldloom.core import draws
 from worldloom.core.transforms import base_state, observe_all
-from worldloom.envs import registry
 
 QUICK = {"xla_backend_optimization_level": 0}  # little is run, so compile quickly
 NUM_WORLDS, HORIZON, STEPS, FRAMES = 4, 5, 7, 3
@@ -22,16 +22,14 @@ NUM_WORLDS, HORIZON, STEPS, FRAMES = 4, 5, 7, 3
 @pytest.fixture(
     scope="module",
     params=[
-        (name, order)
-        for name in registry.names("grid")
-        for order in ("interleaved", "simultaneous")
+        (name, order) for name in suites.names("grid") for order in ("interleaved", "simultaneous")
     ],
     ids="-".join,
 )
 def played(request):
     """One world, its compiled functions, and the episodes they give for one key."""
     name, order = request.param
-    env = registry.make(name, turn_order=order, horizon=HORIZON, num_frames=FRAMES)
+    env = suites.make(name, turn_order=order, horizon=HORIZON, num_frames=FRAMES)
     spec, params = env.spec, env.default_params()
     traces = []
 

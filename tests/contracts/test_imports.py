@@ -1,6 +1,5 @@
 """Who may import whom, and what importing the package costs."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -9,6 +8,8 @@ from pathlib import Path
 
 import grimp
 import pytest
+
+from worldloom import suites
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "numpy", "PIL", "tyro", "rich")
@@ -51,13 +52,38 @@ def test_every_package_has_its_place_in_the_layers(graph):
 
 def test_the_contract_on_suites_covers_every_suite(graph):
     modules = next(c["modules"] for c in contracts() if c["type"] == "independence")
-    assert modules == ["worldloom.envs.*"]
-    assert "worldloom.envs.grid" in graph.find_children("worldloom.envs")
+    assert set(modules) == graph.find_children("worldloom.suites")
+    assert {name.rpartition(".")[2] for name in modules} == set(suites.SUITES)
+
+
+def test_every_world_is_held_to_the_contract_on_worlds(graph):
+    (contract,) = [c for c in contracts() if c["name"].startswith("Worlds know no")]
+    makers = [world.make for name in suites.SUITES for world in suites.suite(name).worlds.values()]
+    modules = {maker.partition(":")[0] for maker in makers}
+    assert modules <= set(contract["source_modules"])
+    assert set(contract["source_modules"]) <= graph.modules, "and none that is no more"
+
+
+def test_every_command_and_every_part_of_a_suite_is_where_it_is_said_to_be():
+    """They are named by text, which nothing else checks before it is used."""
+    from worldloom.cli.main import commands
+    from worldloom.core.lazy import resolve
+
+    places = {where for where, _ in commands().values()}
+    for name in suites.SUITES:
+        suite = suites.suite(name)
+        places |= set(suite.results.values()) | {world.make for world in suite.worlds.values()}
+        parts = [suite.problem, suite.page, suite.export, suite.film, suite.play]
+        documented = [part.__doc__ for part in parts if part is not None]
+        places |= {text.split("`")[1] for text in documented if text and text.startswith("See `")}
+    assert len(places) > 30
+    for place in sorted(places):
+        assert callable(resolve(place)), place
 
 
 def test_the_core_stands_on_jax_numpy_and_flax_struct_alone(graph):
     outside = set()
-    for module in graph.find_descendants("worldloom.core"):
+    for module in graph.find_descendants("worldloom.core") - {"worldloom.core.yaml_nodes"}:
         outside |= graph.find_modules_directly_imported_by(module)
     outside = {name for name in outside if not name.startswith("worldloom.core")}
     allowed = {"jax", "jaxlib", "numpy", "flax"} | set(sys.stdlib_module_names)
@@ -67,28 +93,24 @@ def test_the_core_stands_on_jax_numpy_and_flax_struct_alone(graph):
         assert {line for line in flax if "flax" in line} <= {"from flax import struct"}, source
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    loaded = modules_after("import worldloom; worldloom.__version__; worldloom.make")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import worldloom; worldloom.__version__; worldloom.make",
+        "import worldloom; worldloom.worlds(); worldloom.algorithms()",
+        "from worldloom.cli.main import main; assert main(['--help']) == 0",
+        "from worldloom.cli.main import main; assert main(['--version']) == 0",
+        *(f"import worldloom.suites.{name}.suite" for name in suites.SUITES),
+    ],
+)
+def test_descriptors_and_help_import_nothing_heavy(code):
+    loaded = modules_after(code)
     assert "worldloom" in loaded
     assert loaded.isdisjoint(HEAVY), loaded & set(HEAVY)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("worldloom.cli") is None, reason="there is no command line yet"
-)
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
-def test_asking_for_help_imports_nothing_heavy(arguments):
-    loaded = modules_after(f"from worldloom import cli; assert cli.main({arguments!r}) == 0")
-    assert loaded.isdisjoint(HEAVY), loaded & set(HEAVY)
-
-
-def test_the_references_import_torch_in_the_torch_modules_only(graph):
+def test_torch_is_imported_in_the_torch_modules_only(graph):
     importers = graph.find_modules_that_directly_import("torch") if "torch" in graph.modules else ()
-    runtime = {
-        name
-        for name in importers
-        if name.startswith("worldloom.reference.") and not name.split(".")[-1].startswith("torch_")
-    }
-    # weights.py names a torch type for type checkers; it must not need torch to be imported.
-    assert runtime <= {"worldloom.reference.weights"}
-    assert "torch" not in modules_after("import worldloom.reference.weights")
+    assert {name for name in importers if not name.split(".")[-1].startswith("torch_")} == set()
+    # It names a torch type for type checkers, and must not need torch to be imported.
+    assert "torch" not in modules_after("import worldloom.suites.grid.torch_weights")

@@ -32,7 +32,7 @@ def test_a_sharded_batch_of_worlds_plays_as_an_unsharded_one_does():
         import jax.numpy as jnp
         from worldloom.core import mesh
         from worldloom.core.transforms import batch
-        from worldloom.envs.grid import treasurehunt
+        from worldloom.suites.grid import treasurehunt
 
         worlds = batch(treasurehunt.make(height=6, width=6, num_agents=2, num_frames=2), 6)
         params = worlds.default_params()

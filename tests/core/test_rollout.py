@@ -11,6 +11,7 @@ import pytest
 from worldloom.core import draws
 from worldloom.core.rollout import (
     agent_turn,
+    newest_frame,
     play_turn,
     play_turns,
     run_episode_batch,
@@ -25,13 +26,13 @@ WORLDS, AGENTS, FRAMES = 4, 3, 2
 
 
 def act_by_number(agent, obs, key):
-    """Agent a always plays the number that it is given as parameters."""
-    return jnp.full(obs.shape[:1], agent, jnp.int32)
+    """Agent a always plays the number that it is given as parameters; what it saw is recorded."""
+    return jnp.full(obs.shape[:1], agent, jnp.int32), obs[:, -1]
 
 
 def act_at_random(agent, obs, key):
-    """A choice that shows whose key was used, and reads the observation."""
-    return (draws.integers(key, obs.shape[:1], 10) + obs[:, -1, 0] + agent) % 10
+    """A choice that shows whose key was used, and reads the observation; it is recorded."""
+    return (draws.integers(key, obs.shape[:1], 10) + obs[:, -1, 0] + agent) % 10, obs[:, -1]
 
 
 def make_worlds(bell, order):
@@ -122,9 +123,9 @@ def test_later_agents_see_the_moves_of_earlier_agents(interleaved):
     old, new, turn = turn_of_numbers(interleaved)
     before = tally(old)
     assert isinstance(turn, Turn)
-    assert turn.frame.shape == (AGENTS, WORLDS, 3)
-    np.testing.assert_array_equal(turn.frame[:, :, 0], before + np.array([[0], [1], [3]]))
-    np.testing.assert_array_equal(turn.frame[:, :, 2], np.arange(AGENTS)[:, None] + 0 * before)
+    assert turn.record.shape == (AGENTS, WORLDS, 3)
+    np.testing.assert_array_equal(turn.record[:, :, 0], before + np.array([[0], [1], [3]]))
+    np.testing.assert_array_equal(turn.record[:, :, 2], np.arange(AGENTS)[:, None] + 0 * before)
     np.testing.assert_array_equal(turn.action, np.array([[1], [2], [4]]) + 0 * before)
     np.testing.assert_array_equal(tally(new), before + 7 + 100)
 
@@ -132,8 +133,8 @@ def test_later_agents_see_the_moves_of_earlier_agents(interleaved):
 def test_simultaneous_agents_all_see_the_start_of_the_turn(simultaneous):
     old, new, turn = turn_of_numbers(simultaneous)
     before = tally(old)
-    assert turn.frame.shape == (AGENTS, WORLDS, 3)
-    np.testing.assert_array_equal(turn.frame[:, :, 0], before + np.zeros((AGENTS, 1)))
+    assert turn.record.shape == (AGENTS, WORLDS, 3)
+    np.testing.assert_array_equal(turn.record[:, :, 0], before + np.zeros((AGENTS, 1)))
     np.testing.assert_array_equal(turn.action, np.array([[1], [2], [4]]) + 0 * before)
     np.testing.assert_array_equal(tally(new), before + 7 + 100)
 
@@ -156,10 +157,10 @@ def test_a_turn_is_its_agents_turns_one_by_one(interleaved):
     for i in range(AGENTS):
         state, row = one(keys[i], state, jnp.int32(i))
         rows.append(row)
-    frame, action, paid = (jnp.stack(part) for part in zip(*rows, strict=True))
+    record, action, paid = (jnp.stack(part) for part in zip(*rows, strict=True))
     end_key = draws.split(world_key)[1]
     state, terminated, truncated = jax.jit(interleaved.end_turn)(end_key, state, ())
-    by_hand = Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)
+    by_hand = Turn(record, action, paid.sum(axis=0).T, terminated, truncated)
     jax.tree.map(np.testing.assert_array_equal, whole, (state, by_hand))
 
 
@@ -168,7 +169,7 @@ def test_agents_choose_with_the_keys_that_turn_keys_gives_them(order, request):
     worlds = request.getfixturevalue(order)
 
     def act(agent, obs, key):
-        return draws.integers(key, obs.shape[:1], 10)
+        return draws.integers(key, obs.shape[:1], 10), ()
 
     agents = jnp.zeros(AGENTS)
     _, turn = jax.jit(lambda s: play_turn(worlds, act, KEY, s, agents, ()))(start(worlds))
@@ -218,7 +219,7 @@ def test_an_episode_batch_is_a_reset_and_its_turns(interleaved):
 
     whole, by_hand = both(KEY)
     jax.tree.map(np.testing.assert_array_equal, whole, by_hand)
-    assert whole[1].frame.shape == (5, AGENTS, WORLDS, 3)
+    assert whole[1].record.shape == (5, AGENTS, WORLDS, 3)
     assert whole[1].truncated[-1].all()
 
 
@@ -236,15 +237,20 @@ def test_a_turn_needs_a_world_that_says_in_which_order_its_agents_act(bell):
         play_turn(worlds, act_by_number, KEY, state, jnp.zeros(AGENTS), ())
 
 
-@pytest.mark.parametrize("order", ["interleaved", "simultaneous"])
-def test_a_turn_needs_a_world_of_frame_stacks(bell, order):
-    worlds = batch(bell(AGENTS, order), 2)
+def test_the_newest_frame_is_the_last_of_a_stack(interleaved):
+    obs = interleaved.observe_agent(start(interleaved), 1, ())
+    assert obs.shape == (WORLDS, FRAMES, 3)
+    np.testing.assert_array_equal(newest_frame(interleaved.spec, obs), obs[:, -1])
+
+
+def test_the_newest_frame_needs_a_world_of_frame_stacks(bell):
+    worlds = batch(bell(AGENTS), 2)
     state, _ = worlds.reset(KEY, ())
     complaint = (
         r"bell: an observation of \(3,\) is no stack of num_frames=1; wrap .* in frame_stack"
     )
     with pytest.raises(ValueError, match=complaint):
-        play_turn(worlds, act_by_number, KEY, state, jnp.zeros(AGENTS), ())
+        newest_frame(worlds.spec, worlds.observe_agent(state, 0, ()))
 
 
 def test_an_unknown_order_of_turns_is_refused(bell):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from worldloom.cli import main
+from worldloom.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch, capsys, contents):
-    """refused("train --epochs 0"): the one line that was said, after all else was checked."""
+    """refused("train tag --steps 0"): the one line that was said, after all else was checked."""
     monkeypatch.chdir(tmp_path)
 
     def check(command: str) -> str:
@@ -31,92 +31,156 @@ def refused(tmp_path, monkeypatch, capsys, contents):
     return check
 
 
+HUNT = "train treasurehunt"
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         # Wrong sizes.
-        ("train --world height=2 width=2", "train: a world of 2x2 has no room inside its walls"),
-        ("train --world radius=0", "treasurehunt: radius=0; use at least 1, or None"),
-        ("train --world num_agents=65", "num_agents=65 does not fit the 64 free cells of a 10x10"),
-        ("train --world num_agents=0", "num_agents=0 does not fit"),
-        ("train --world num_frames=0", "num_frames=0; it must be at least 1"),
-        ("train --world height=ten", "mend the options {'height': 'ten'}"),
-        ("train --world num_agents=1.5", "mend the options {'num_agents': 1.5}"),
-        ("train --memory-rows 30", "memory_rows=30 cannot hold one epoch of 50 turns"),
-        ("train --iqn.batch-size 99999", "batch_size=99999 needs as many; use a larger memory"),
-        ("train --iqn.hidden 0", "iqn: hidden=0; it must be at least 1"),
-        ("train --epochs 0", "epochs=0; it must be at least 1"),
-        ("train --seed -1", "seed=-1; it must be in 0 .. 4294967295"),
-        ("train --seed 99999999999", "seed=99999999999; it must be in 0 .. 4294967295"),
+        (f"{HUNT} --world.height 2 --world.width 2", "train: a world of 2x2 has no room inside"),
+        (f"{HUNT} --world.radius 0", "treasurehunt: radius=0; use at least 1, or None"),
+        (f"{HUNT} --world.num-agents 65", "num_agents=65 does not fit the 64 free cells of a 10x1"),
+        (f"{HUNT} --world.num-agents 0", "num_agents=0 does not fit"),
+        (f"{HUNT} --world.num-frames 0", "num_frames=0; it must be at least 1"),
+        (f"{HUNT} --world.height ten", "--world.height='ten'; it must be a number"),
+        (f"{HUNT} --world.num-agents 1.5", "--world.num-agents=1.5; it must be a whole number"),
+        (f"{HUNT} --iqn.buffer-size 30", "iqn.buffer_size=30 cannot hold an episode of 50 turns"),
+        (f"{HUNT} --iqn.batch-size 99999", "batch_size=99999 needs as many; use a larger buffer"),
+        (f"{HUNT} --iqn.hidden 0", "iqn: hidden=0; it must be at least 1"),
+        (f"{HUNT} --steps 0", "steps=0; it must be at least 1"),
+        (f"{HUNT} --seed -1", "seed=-1; it must be in 0 .. 4294967295"),
+        (f"{HUNT} --seed 99999999999", "seed=99999999999; it must be in 0 .. 4294967295"),
+        (f"{HUNT} --seed {'9' * 400}", "it must be in 0 .. 4294967295"),
+        (f"{HUNT} --devices 64", "devices=64: iqn on treasurehunt trains on one device"),
+        ("train gymnax:CartPole-v1 --ppo.num-minibatches 7", "num_minibatches=7 does not divide"),
+        ("train gymnax:CartPole-v1 --algo dqn --dqn.n-step 3", "dqn.n_step=3; returns over sever"),
+        ("train reactor --iql.updates-per-iteration 0", "updates_per_iteration=0; it must be at"),
         # Unknown names, with the nearest that is known.
         ("trane", "worldloom: no command 'trane'; did you mean 'train'?"),
         ("train treasurehut", "there is no world 'treasurehut'; did you mean 'treasurehunt'?"),
         ("train nowhere", "there is no world 'nowhere'; known: treasurehunt"),
-        ("train --world num_agent=3", "treasurehunt has no option 'num_agent'; did you mean"),
-        ("train --algo iqm", "--algo iqm is not known; did you mean 'iqn'?"),
-        ("train --mode jax_fusd", "--mode jax_fusd is not known; did you mean 'jax_fused'?"),
-        ("train --preset origin", "--preset origin is not known; did you mean 'original'?"),
-        ("train --epoch 3", "Unrecognized options: --epoch, 3; did you mean '--epochs'?"),
-        ("train --iqn.hiden 3", "did you mean '--iqn.hidden'?"),
-        ("train --epochs three", "Error parsing --epochs: invalid literal for int()"),
-        ("train --epochs", "Missing value for argument '--epochs'"),
-        ("train a b", "Unrecognized options: b; see --help"),
-        ("sweep --grid iqn.hiden=3,4", "no setting 'iqn.hiden'; did you mean 'iqn.hidden'?"),
+        ("train gymnax:CartPole-v9", "gymnax has no environment 'CartPole-v9'"),
+        ("train gymnax:CartPole-v1 --world.gravty 3", "has no parameter 'gravty'"),
+        (f"{HUNT} --world.num-agent 3", "--world.num-agent: no such option; did you mean '--world"),
+        (f"{HUNT} --algo iqm", "there is no algorithm 'iqm'; did you mean 'iqn'?"),
+        (f"{HUNT} --mode jax_fusd", "mode='jax_fusd' is not known; did you mean 'jax_fused'?"),
+        (f"{HUNT} --preset origin", "--preset origin: treasurehunt has original"),
+        ("train reactor --preset original", "--preset original: reactor has none"),
+        (f"{HUNT} --step 3", "--step: no such option; did you mean '--steps'?"),
+        (f"{HUNT} --iqn.hiden 3", "did you mean '--iqn.hidden'?"),
+        (f"{HUNT} --steps three", "--steps='three'; it must be a number"),
+        (f"{HUNT} --steps", "--steps needs a value"),
+        (f"{HUNT} --epochs 80", "--epochs: this is now --steps"),
+        (f"{HUNT} --no-report 3", "--no-report: there is nothing to switch off"),
+        (f"{HUNT} --track wandb", "there is no tracker 'wandb'; known: mlflow, tensorboard"),
+        ("train a b", "'b' is not expected here; the world comes first, then options"),
+        ("train --steps 3", "name a world first, as in: worldloom train treasurehunt"),
+        ("sweep tag --grid iqn.hiden=3,4", "did you mean '--iqn.hidden'?"),
+        ("sweep tag --grid iqn.gamma=0.5 --seeds 0", "seeds=0; use at least 1"),
+        ("sweep tag --grid iqn.hidden=3,0", "iqn: hidden=0; it must be at least 1"),
         ("envs --jsn", "Unrecognized options: --jsn; did you mean '--json'?"),
-        ("eval", "Missing from worldloom eval: RUN"),
+        ("eval --episodes 3", "name a run folder first"),
+        ("eval nowhere --episode 3", "--episode: no such option; see worldloom eval --help"),
+        ("bench nowhere", "there is no suite or world 'nowhere'; known: grid, arc"),
+        ("bench tag --repeats 0", "bench: repeats=0; it must be at least 1"),
         # Numbers that are none.
-        ("train --world gem_value=nan", "its rewards or rates are not all finite numbers"),
-        ("train --world gem_value=.inf", "its rewards or rates are not all finite numbers"),
-        ("train --world spawn_prob=nan", "spawn_prob=nan; it must be a chance in [0, 1]"),
-        ("train --world spawn_prob=1.5", "spawn_prob=1.5; it must be a chance in [0, 1]"),
-        ("train --epsilon nan", "epsilon=nan; it must be in [0, 1]"),
-        ("train --iqn.learning-rate nan", "iqn: learning_rate=nan; it must be positive"),
+        (f"{HUNT} --world.gem-value nan", "its rewards or rates are not all finite numbers"),
+        (f"{HUNT} --world.gem-value .inf", "its rewards or rates are not all finite numbers"),
+        (f"{HUNT} --world.spawn-prob nan", "spawn_prob=nan; it must be a chance in [0, 1]"),
+        (f"{HUNT} --world.spawn-prob 1.5", "spawn_prob=1.5; it must be a chance in [0, 1]"),
+        (f"{HUNT} --iqn.epsilon nan", "iqn: epsilon=nan; it must be a finite number"),
+        (f"{HUNT} --iqn.learning-rate nan", "iqn: learning_rate=nan; it must be a finite number"),
         # Options of the world that are not written as such.
-        ("train --world num_agents", "--world num_agents: write options as name=value"),
-        ("train --world =3", "--world =3: write options as name=value"),
-        ("train --world height=[3", "--world height=[3: '[3' is not a value that YAML knows"),
+        (f"{HUNT} --world num_agents=3", "--world num_agents=3: options are written --world.NAME"),
+        (f"{HUNT} --world.height [3", "--world.height: '[3' is not a value that YAML knows"),
+        # Algorithms that do not fit, with those that do.
+        (f"{HUNT} --algo sac", "sac needs continuous actions, and those of treasurehunt are discr"),
+        (
+            f"{HUNT} --algo bc",
+            "bc learns from logged data, and none are named (dataset=FILE.npz",
+        ),
+        ("train gymnax:Pendulum-v1 --algo dqn", "dqn needs discrete actions"),
+        ("train gymnax:Pendulum-v1 --algo mappo", "mappo is for several agents"),
+        ("train reactor --algo dqn", "dqn needs discrete actions"),
         # Files and folders that are not there.
         ("train missing.yaml", "missing.yaml"),
+        ("train missing.py:make", "missing.py does not exist"),
+        (f"{HUNT} --config missing.yaml", "--config missing.yaml:"),
         ("train --resume nowhere", "nowhere is not a run folder: it has no config.json"),
-        ("train --resume nowhere --preset original", "--preset starts a new run; leave it out"),
+        ("train --resume nowhere --preset original", "--preset and --config start a new run"),
         ("eval nowhere", "nowhere is not a run folder: it has no config.json"),
+        ("export nowhere", "nowhere is not a run folder: it has no config.json"),
         ("report nowhere", "nowhere does not exist; name a run folder, or a JSON file of"),
         # The baseline can do one thing only.
-        ("train tag --mode torch_sequential", "cannot train iqn on tag: use a jax mode"),
-        ("train --mode torch_sequential --algo dqn", "cannot train dqn on treasurehunt"),
-        ("train --mode torch_sequential", "num_worlds=32 and updates_per_epoch=20; start from --p"),
+        ("train tag --mode torch_sequential", "torch_sequential"),
+        (f"{HUNT} --mode torch_sequential --algo dqn", "torch_sequential"),
+        (f"{HUNT} --mode torch_sequential", "start from --preset original"),
+        (f"{HUNT} --mode jax_parallel --algo ppo", "use mode='jax_fused'"),
     ],
 )
 def test_bad_arguments_are_refused(refused, command, message):
+    if "gymnax" in command:
+        pytest.importorskip("gymnax", reason="needs worldloom[gymnax]")
     assert message in refused(command)
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("turn_order=simultaneous", "turn_order='simultaneous' needs a jax mode"),
-        ("legacy=false", "needs legacy=true for the world; start from --preset original"),
-        ("radius=null", "needs a radius; start from --preset original"),
+        ("--world.turn-order simultaneous", "turn_order='simultaneous' needs a jax mode"),
+        ("--world.legacy false", "needs legacy=true for the world; start from --preset original"),
+        ("--world.radius null", "needs a radius; start from --preset original"),
     ],
 )
 def test_the_baseline_refuses_what_it_cannot_play(refused, option, message):
     pytest.importorskip("torch", reason="the PyTorch baseline needs torch")
-    assert message in refused(f"train --preset original --mode torch_sequential --world {option}")
+    assert message in refused(f"{HUNT} --preset original --mode torch_sequential {option}")
 
 
 def test_the_baseline_without_pytorch_says_how_to_install_it(refused, monkeypatch):
-    from worldloom.train import trainers
+    from worldloom.suites.grid import torch_trainer
 
-    monkeypatch.setattr(trainers, "find_spec", lambda name: None)
-    said = refused("train --preset original --mode torch_sequential")
+    monkeypatch.setattr(torch_trainer, "find_spec", lambda name: None)
+    said = refused(f"{HUNT} --preset original --mode torch_sequential")
     assert "torch_sequential needs PyTorch, which is not installed" in said
     assert "pip install 'worldloom[torch]'" in said
 
 
 def test_a_place_that_cannot_be_written_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    said = refused("train --epochs 1 --iqn.hidden 4 --num-worlds 2 --out file --no-report")
+    said = refused(f"{HUNT} --steps 1 --iqn.hidden 4 --num-worlds 2 --out file --no-report")
     assert "file" in said
+
+
+OWN = """
+def nothing():
+    pass
+
+def needs(size):
+    return size
+
+def endless():
+    from worldloom.suites.grid import tag
+    return tag.world()
+"""
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        ("own.py:nothing", "own.py:nothing made a NoneType, which is no world"),
+        ("own.py:needs", "own.py:needs needs the option 'size'; give it as world.size"),
+        ("own.py:needs --world.size 3", "own.py:needs made a int, which is no world"),
+        ("own.py:nothing --world.size 3", "own.py:nothing has no option 'size'"),
+        ("own.py:noting", "own.py has no function 'noting'; did you mean 'nothing'?"),
+        ("own.py", "own.py has no function 'make'"),
+        ("own.py:endless", "training needs a turn-based world that ends"),
+    ],
+)
+def test_a_file_that_makes_no_world_is_refused(refused, tmp_path, world, message):
+    (tmp_path / "own.py").write_text(OWN)
+    assert message in refused(f"train {world}")
 
 
 # Runs that are none, or not this one -------------------------------------------------------------
@@ -128,18 +192,40 @@ def run_copy(finished_run, tmp_path):
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("command", ["train --resume run", "eval run", "report run"])
+@pytest.mark.parametrize("command", ["train --resume run", "eval run", "report run", "export run"])
 def test_a_folder_that_is_no_run_is_refused(refused, tmp_path, command):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("something else")
     assert "config.json" in refused(command)
 
 
-@pytest.mark.parametrize("command", ["train --resume run --epochs 9", "eval run"])
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {"epoch": 3}}', '{"config": 3}'])
+UNREADABLE = [
+    "{",
+    "[]",
+    "{}",
+    "null",
+    '{"config": 3}',
+    '{"format": 2, "config": {}}',
+    '{"format": 2, "suite": "nowhere", "config": {"env": "tag", "algo": "iqn"}}',
+    '{"format": 2, "suite": "grid", "config": {"env": "tag", "algo": "iqn", "step": 3}}',
+]
+
+
+@pytest.mark.parametrize("command", ["train --resume run --steps 180", "eval run"])
+@pytest.mark.parametrize("text", UNREADABLE)
 def test_a_run_whose_settings_cannot_be_read_is_refused(refused, run_copy, command, text):
     (run_copy / "config.json").write_text(text)
-    assert "config.json" in refused(command)
+    said = refused(command)
+    assert "config.json" in said or "no suite 'nowhere'" in said or "'step'" in said
+
+
+@pytest.mark.parametrize("command", ["train --resume run --steps 180", "eval run", "report run"])
+def test_a_run_of_the_first_version_is_refused(refused, run_copy, command):
+    about = {"config": {"env": "treasurehunt", "epochs": 80}, "hash": "x",
+             "versions": {"worldloom": "0.1.0"}}  # fmt: skip
+    (run_copy / "config.json").write_text(json.dumps(about))
+    said = refused(command)
+    assert "run was written by worldloom 0.1.0, whose runs this version cannot read" in said
 
 
 @pytest.mark.parametrize(
@@ -147,22 +233,23 @@ def test_a_run_whose_settings_cannot_be_read_is_refused(refused, run_copy, comma
     [
         ("--seed 3", "(seed)"),
         ("--mode jax_parallel", "(mode)"),
-        ("--world num_agents=3", "(world)"),
+        ("--world.num-agents 3", "(world)"),
         ("--iqn.hidden 32", "(iqn)"),
         ("--algo dqn", "(algo, dqn, iqn)"),
     ],
 )
 def test_a_run_of_other_settings_is_not_resumed(refused, run_copy, options, named):
-    said = refused(f"train --resume run --epochs 9 {options}")
+    said = refused(f"train --resume run --steps 180 {options}")
     assert f"run was trained with other settings {named}" in said
     assert "start a new run" in said
 
 
-def test_a_run_is_not_resumed_backwards(refused, run_copy):
-    assert "run is at epoch 6 already" in refused("train --resume run --epochs 4")
+def test_a_run_is_not_resumed_backwards_or_elsewhere(refused, run_copy):
+    assert "run is at step 120 already" in refused("train --resume run --steps 80")
+    assert "run is a run in treasurehunt, not in tag" in refused("train tag --resume run")
 
 
-@pytest.mark.parametrize("command", ["train --resume run --epochs 9", "eval run"])
+@pytest.mark.parametrize("command", ["train --resume run --steps 180", "eval run"])
 def test_a_checkpoint_of_another_configuration_is_refused(refused, run_copy, command):
     # Somebody changed the settings beside the checkpoints.
     about = json.loads((run_copy / "config.json").read_text())
@@ -172,7 +259,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(refused, run_copy, com
     assert "checkpoints/6 is a checkpoint of another configuration" in said
 
 
-@pytest.mark.parametrize("command", ["train --resume run --epochs 9", "eval run"])
+@pytest.mark.parametrize("command", ["train --resume run --steps 180", "eval run"])
 def test_a_truncated_checkpoint_is_refused(refused, run_copy, command):
     for path in (run_copy / "checkpoints" / "6").rglob("d/*"):
         path.write_bytes(path.read_bytes()[:100])
@@ -182,7 +269,7 @@ def test_a_truncated_checkpoint_is_refused(refused, run_copy, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["train --resume run --epochs 9", "eval run", "eval run --gif x"]
+    "command", ["train --resume run --steps 180", "eval run", "eval run --gif x"]
 )
 @pytest.mark.parametrize("left", ["nothing", "an empty folder"])
 def test_a_run_without_checkpoints_is_refused(refused, run_copy, command, left):
@@ -197,12 +284,18 @@ def test_evaluations_of_nothing_are_refused(refused, run_copy):
     assert "seed=-1; it must be in" in refused("eval run --seed -1")
 
 
+def test_what_a_suite_does_not_have_is_refused(refused, run_copy):
+    assert "grid: policies of this suite cannot be exported yet" in refused("export run")
+    assert "--human: reactor is not a world that people can play" in refused("eval reactor --human")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "is not JSON"),
         ("[1]", "holds a JSON list"),
         ('{"a": 1}', "is no comparison, benchmark or sweep"),
+        ('{"kind": ["sweep"]}', "is no comparison, benchmark or sweep"),
     ],
 )
 def test_a_report_of_something_else_is_refused(refused, tmp_path, text, message):
@@ -216,8 +309,7 @@ def test_a_report_of_something_else_is_refused(refused, tmp_path, text, message)
 
 
 def test_a_script_gets_exit_code_2_and_one_line(tmp_path):
-    code = "import sys; from worldloom.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "train", "treasurehut"]
+    command = [sys.executable, "-m", "worldloom", "train", "treasurehut"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""

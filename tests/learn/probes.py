@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.algos.off_policy import OffPolicyAgent
 from worldloom.core import stack
-from worldloom.core.protocols import Agent, EnvSpec
+from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Array, Transition
 from worldloom.replay.ring import Ring
@@ -167,7 +168,7 @@ def known_values(probe: Probe) -> np.ndarray:
 
 
 def learner_of(
-    make: Callable[[], Agent], n_step: int, updates: int
+    make: Callable[[], OffPolicyAgent], n_step: int, updates: int
 ) -> Callable[[tuple[Probe, ...], int], np.ndarray]:
     """learn(probes, seed) -> values (probes, states, actions), all learned in one program."""
     agent = make()
@@ -185,7 +186,7 @@ def learner_of(
             return agent.update(learner, ring.sample(memory, sample_key, size), update_key)
 
         keys = jax.random.split(learn_key, updates)
-        learner, _ = jax.lax.scan(update, agent.init(init_key, SPEC), keys)
+        learner, _ = jax.lax.scan(update, agent.init(init_key, everything), keys)
         return agent.act(learner.params, everything, act_key)[1]
 
     program = jax.jit(jax.vmap(one))

@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 from probes import ONE_STEP, SPEC, TWO_STEP, Probe, known_values, learner_of
 
-from worldloom.algos import registry
+from worldloom import algos
 from worldloom.algos.dqn import DQNConfig
 from worldloom.algos.iqn import IQNConfig
 from worldloom.algos.qlearning import QLearningConfig
+from worldloom.nn.networks import Networks
 
 IQN = {
-    "hidden": 24, "num_quantiles": 4, "batch_size": 16, "learning_rate": 5e-3, "target_rate": 0.1,
-}  # fmt: skip
+    "hidden": 24,
+    "num_quantiles": 4,
+    "batch_size": 16,
+    "learning_rate": 5e-3,
+    "target_rate": 0.1,
+}
 
 # name -> (algorithm, configuration, updates, tolerance)
 LEARNERS = {
@@ -20,20 +25,25 @@ LEARNERS = {
     "iqn, legacy": (
         "iqn",
         IQNConfig(
-            **IQN, act_quantiles=64, act_levels="random", levels="own", noisy=True,
-            max_grad_norm=1.0, legacy=True,
+            **IQN,
+            act_quantiles=64,
+            act_levels="random",
+            levels="own",
+            noisy=True,
+            max_grad_norm=1.0,
+            legacy=True,
         ),
         1000,
         0.1,
     ),
     "dqn": ("dqn", DQNConfig(hidden=(32,), batch_size=32, learning_rate=3e-3), 1000, 0.05),
     "qlearning": ("qlearning", QLearningConfig(table_size=509, learning_rate=0.5), 300, 0.01),
-}  # fmt: skip
+}
 
 
 def errors(learner: str, n_step: int, probes: tuple[Probe, ...]) -> tuple[np.ndarray, float]:
     algorithm, config, updates, tolerance = LEARNERS[learner]
-    learn = learner_of(lambda: registry.make(algorithm, config, SPEC), n_step, updates)
+    learn = learner_of(lambda: algos.get(algorithm).make(config, SPEC, Networks()), n_step, updates)
     wrong = np.abs(learn(probes) - np.stack([known_values(probe) for probe in probes]))
     return wrong, tolerance
 

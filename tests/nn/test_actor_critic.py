@@ -102,10 +102,12 @@ def random_inputs(count, seed=0, shape=SHAPE, operations=OPERATIONS) -> GridInpu
         return jnp.asarray(cells, jnp.int8), jnp.asarray(size)
 
     return GridInputs(
-        *grid(), *grid(), *grid(),
+        *grid(),
+        *grid(),
+        *grid(),
         jnp.asarray(rng.random((count, 2)), jnp.float32),
         jnp.asarray(rng.random((count, operations)) < 0.7).at[:, 0].set(True),
-    )  # fmt: skip
+    )
 
 
 def test_a_convolution_as_one_matrix_is_a_convolution(monkeypatch):
@@ -190,9 +192,11 @@ def test_a_hundred_pairs_can_be_remembered():
     full = jnp.full((count, 2), 5, jnp.int32)
     # Working grids that differ from one another in a single cell are the hard case.
     inputs = inputs._replace(
-        size=full, input_size=full, operation_mask=jnp.ones((count, 12), bool),
+        size=full,
+        input_size=full,
+        operation_mask=jnp.ones((count, 12), bool),
         input=inputs.input.at[50:].set(inputs.input[:50]),
-    )  # fmt: skip
+    )
     inputs = inputs._replace(grid=inputs.input.at[50:, 2, 2].add(1) % 10)
     answers = jnp.asarray(np.random.default_rng(4).integers(0, 300, count))
     optimiser = optax.adam(3e-3)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import worldloom
 from worldloom.core import draws
-from worldloom.envs import registry
 from worldloom.nn.policy import PolicyState, policy_step, vectorized_env_step
 
 WEIGHTS = jnp.asarray([[0.5, 0.0], [0.0, 3.0]])
@@ -44,9 +44,20 @@ def test_noise_is_added_with_a_key_alone(policy):
     assert not np.array_equal(drawn, policy_step(noisy, obs, jax.random.key(1)))
 
 
+def test_a_discrete_policy_takes_the_likeliest_action_or_draws(policy):
+    choice = policy.replace(discrete=True)
+    obs = jnp.asarray([[12.0, -1.0], [10.0, 3.0]])  # logits (0.5, 0) and (0, 3)
+    np.testing.assert_array_equal(policy_step(choice, obs), [0, 1])
+    assert policy_step(choice, obs[0]).shape == ()
+    many = jnp.tile(obs[0], (4000, 1))
+    drawn = policy_step(choice, many, jax.random.key(0))
+    assert drawn.dtype == jnp.int32
+    np.testing.assert_allclose(drawn.mean(), 1 / (1 + np.exp(0.5)), atol=0.03)
+
+
 def test_worlds_step_side_by_side_and_are_not_reset():
     """A closed loop of policy and plants is the same as each plant by itself."""
-    env = registry.make("dmsd", horizon=2, disturbance=0.0)  # its luck is all in its start
+    env = worldloom.make("dmsd", horizon=2, disturbance=0.0)  # random in its start alone
     params = env.default_params()
     starts = draws.split(jax.random.key(0), 5)
     state, first = jax.vmap(env.reset, (0, None))(starts, params)
@@ -58,17 +69,18 @@ def test_worlds_step_side_by_side_and_are_not_reset():
         action = policy_step(policy, obs)
         return vectorized_env_step(env, jax.random.key(2), state, action, params)
 
-    alone = jax.jit(lambda state, obs: env.step(
-        jax.random.key(2), state, policy_step(policy, obs), params
-    ))  # fmt: skip
+    @jax.jit
+    def alone(state, obs):
+        return env.step(jax.random.key(2), state, policy_step(policy, obs), params)
+
     obs = first.obs
     for number in range(1, 4):
         before = (state, obs)
         state, after = together(*before)
         for i in range(5):
-            one, told = alone(*jax.tree.map(lambda x, i=i: x[i], before))
-            np.testing.assert_allclose(after.obs[i], told.obs, atol=1e-6)
-            np.testing.assert_allclose(after.reward[i], told.reward, atol=1e-4)
+            one, step = alone(*jax.tree.map(lambda x, i=i: x[i], before))
+            np.testing.assert_allclose(after.obs[i], step.obs, atol=1e-6)
+            np.testing.assert_allclose(after.reward[i], step.reward, atol=1e-4)
             assert one.step == state.step[i] == number  # also after the end, at 2
         assert after.truncated.tolist() == [number >= 2] * 5
         obs = after.obs

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.envs.plant import dmsd, halfcheetah, pipeline, simglucose
-from worldloom.envs.plant.patients import SHOWN
-from worldloom.envs.plant.types import EnvironmentState
+from oracles import halfcheetah
+from worldloom.suites.plant import dmsd, pipeline, simglucose
+from worldloom.suites.plant.patients import SHOWN
+from worldloom.suites.plant.types import EnvironmentState
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

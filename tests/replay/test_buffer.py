@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from worldloom.reference.ring import EpisodeRing
-from worldloom.reference.ring import LegacyRing as NumpyRing
+from oracles.ring import EpisodeRing
 from worldloom.replay.buffer import JAXBuffer
+from worldloom.suites.grid.numpy_ring import LegacyRing as NumpyRing
 
 CAPACITY, OBS, FRAMES, STEPS, GAMMA, BATCH = 12, 2, 3, 2, 0.5, 32
 

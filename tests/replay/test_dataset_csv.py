@@ -152,15 +152,19 @@ def test_bad_columns_are_named(write):
     [
         ("low: 0, high: 100", "low: 0", "action valve needs low and high"),
         ("low: 0, high: 100", "low: 9, high: 1", "signal valve: low=9 is not below high=1"),
-        ("low: 0,", "low: zero,", "FC7.OP: low='zero' is not a number"),
+        ("low: 0,", "low: zero,", "action 1.low: 'zero' is not a finite number"),
         ("gap: 120", "gap: -1", "gap=-1.0; it is a time above 0"),
-        ("gap: 120", "gaps: 120", "there is no setting 'gaps'; did you mean 'gap'"),
+        ("gap: 120", "gaps: 120", "unknown key 'gaps'; did you mean 'gap'"),
         ("scale: 0.01", "scale: 0", "a scale of 0 keeps nothing"),
-        ("unit: m,", "units: m,", "observation LI7 has no 'units'; did you mean 'unit'"),
+        ("unit: m,", "units: m,", "observation 2: unknown key 'units'; did you mean 'unit'"),
         ("name: level", "name: temperature", "two observation columns are named 'temperature'"),
-        ("reward: profit", "reward: {column: profit, at: noon}", "at='noon'; use this or next"),
-        ("name: line 4", "name: [", "is not a YAML file"),
-        ("missing: [Bad]", "missing: {a: 1}", "missing must be a list of texts"),
+        (
+            "reward: profit",
+            "reward: {column: profit, at: noon}",
+            "reward.at: 'noon'; it must be this or next",
+        ),
+        ("name: line 4", "name: [", "not a YAML file"),
+        ("missing: [Bad]", "missing: {a: 1}", "it must be a list of texts"),
     ],
 )
 def test_a_wrong_mapping_is_told_in_one_line(write, old, new, message):
@@ -173,7 +177,7 @@ def test_a_wrong_mapping_is_told_in_one_line(write, old, new, message):
 def test_a_mapping_needs_observations_and_actions():
     with pytest.raises(ValueError, match="observation must be a list of columns"):
         mapping({"action": [{"column": "a", "low": 0, "high": 1}]})
-    with pytest.raises(ValueError, match="a mapping is a list of names and values, not list"):
+    with pytest.raises(ValueError, match="is not a list of keys with values"):
         mapping([1])
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from worldloom.core.types import Transition
-from worldloom.reference.ring import LegacyRing as NumpyRing
 from worldloom.replay.legacy import LegacyRing, LegacyRingState
+from worldloom.suites.grid.numpy_ring import LegacyRing as NumpyRing
 
 RING = LegacyRing(13, num_frames=3, n_step=3, gamma=0.9)
 BATCH = 4

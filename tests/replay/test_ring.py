@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 
+from oracles.ring import EpisodeRing
 from worldloom.core.types import Batch, Transition
-from worldloom.reference.ring import EpisodeRing
 from worldloom.replay.ring import Ring, RingState
 
 ROWS = 30  # of a history; the rings are smaller, so that most histories wrap around

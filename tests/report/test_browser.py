@@ -2,7 +2,11 @@
 
 import pytest
 
-from worldloom.report.html import write_bench, write_comparison, write_report
+from benchmarks.pages.results import write_bench
+from worldloom.suites.grid.comparison.page import write_comparison
+from worldloom.suites.grid.page import write_report
+
+pytestmark = pytest.mark.slow
 
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1200, "height": 900}
 

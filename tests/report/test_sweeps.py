@@ -9,7 +9,8 @@ def row(settings, scores, **more):
     mean = sum(scores) / len(scores)
     return {
         "settings": settings, "scores": scores, "mean": mean, "stderr": 1.5, "worst": min(scores),
-        "diverged": 0, "curve": [1.0, mean], "seconds": 2.0, "program": 0,
+        "diverged": 0, "curve": [1.0, mean], "steps_per_iteration": 50, "seconds": 2.0,
+        "program": 0,
     } | more  # fmt: skip
 
 
@@ -36,6 +37,21 @@ def test_runs_that_diverged_and_sweeps_that_stopped_are_named_first(tmp_path):
     page = write_sweep(sweep(one, complete=False), tmp_path / "sweep.html").read_text()
     assert "iqn.learning_rate=9: 1 runs diverged" in page
     assert "stopped before its end" in page
+
+
+def test_curves_are_drawn_over_steps_best_points_first(tmp_path):
+    # Scores may be negative, and a run that diverged has none.
+    rows = [row(f"x={n}", [-float(n)]) for n in range(1, 10)] + [row("x=bad", [0.0], mean=None)]
+    page = write_sweep(sweep(*rows), tmp_path / "sweep.html").read_text()
+    section = page[page.index("On the way there") : page.index("Every point")]
+    text = re.sub(r"<[^>]+>", " ", section)
+    assert "steps" in text
+    assert "100" in text  # two iterations of 50 steps
+    assert "The 8 best points." in text
+    assert "x=1 " in text
+    assert "x=8" in text
+    assert "x=9" not in text
+    assert "x=bad" not in text
 
 
 def test_an_empty_sweep_still_has_a_page(tmp_path):

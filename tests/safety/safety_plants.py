@@ -5,7 +5,7 @@ import numpy as np
 
 from worldloom.core import draws
 from worldloom.safety import Barrier, LinearRow, StateRow, make_constraints
-from worldloom.safety.short import total
+from worldloom.safety.reductions import sum_last
 
 A = np.asarray([[0.95, 0.1, 0.0], [-0.05, 0.9, 0.1], [0.0, 0.05, 0.9]], np.float32)
 B = np.asarray([[0.3, 0.1], [0.0, 0.25], [-0.2, 0.1]], np.float32)
@@ -13,13 +13,13 @@ B = np.asarray([[0.3, 0.1], [0.0, 0.25], [-0.2, 0.1]], np.float32)
 
 def linear_model(obs, action):
     """3 signals, 2 actuators."""
-    return total(A * obs) + total(B * action)
+    return sum_last(A * obs) + sum_last(B * action)
 
 
 def curved_model(obs, action):
     """The same with a saturating actuator and a product of signal and action."""
     pushed = jnp.stack([jnp.tanh(0.8 * action[0]), action[1] + 0.3 * action[0] * obs[1]])
-    return total(A * obs) + total(B * pushed)
+    return sum_last(A * obs) + sum_last(B * pushed)
 
 
 def ensemble_model(obs, action):

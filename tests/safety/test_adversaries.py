@@ -6,20 +6,31 @@ import numpy as np
 import pytest
 from safety_plants import learned, many_rows, mixed_rows, one_row, start
 
-from worldloom.safety import adversaries, emergency_action, make_constraints
-from worldloom.safety.adversaries import ADVERSARIES, attack, violation_bound
+from benchmarks import plant_adversaries as adversaries
+from benchmarks.plant_adversaries import ADVERSARIES, attack, violation_bound
+from worldloom.safety import emergency_action, make_constraints
 from worldloom.safety.constraints import TOLERANCE
 
 CASES = 100_000
 WRONGS = ("violations", "unbounded", "altered", "unfinished", "broken")
 
 
+FAST, SLOW = ("gradient", "nan_injector"), pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("make", "name", "cases"),
-    [(one_row, name, CASES) for name in ADVERSARIES]
+    [(one_row, name, CASES) for name in FAST]
+    + [pytest.param(one_row, n, CASES, marks=SLOW) for n in ADVERSARIES if n not in FAST]
     # The curved plant with many rows takes 30 times as long.
-    + [(many_rows, name, CASES // 5) for name in ("bang_bang", "nan_injector", "worst_disturbance")]
-    + [(learned, "worst_disturbance", CASES), (mixed_rows, "bang_bang", CASES)],
+    + [
+        pytest.param(many_rows, name, CASES // 5, marks=SLOW)
+        for name in ("bang_bang", "nan_injector", "worst_disturbance")
+    ]
+    + [
+        pytest.param(learned, "worst_disturbance", CASES, marks=SLOW),
+        pytest.param(mixed_rows, "bang_bang", CASES, marks=SLOW),
+    ],
 )
 def test_no_adversary_gets_anything_past_the_filter(make, name, cases):
     found = attack(ADVERSARIES[name], make(), start, jax.random.key(3), cases, batch=2048)
@@ -31,6 +42,7 @@ def test_no_adversary_gets_anything_past_the_filter(make, name, cases):
     assert violation_bound(int(found.violations), int(found.cases)) < 2e-4
 
 
+@pytest.mark.slow
 def test_without_the_filter_the_adversaries_succeed(monkeypatch):
     real = adversaries.filter_action
 

@@ -62,7 +62,7 @@ def test_margins_are_in_physical_units():
     # 310 K, 104 L/min and 10 L/min after 300 K, 100 L/min and 10 L/min
     action = jnp.asarray([0.5, 0.2, -0.5])
     memory = initial_memory(made, jnp.asarray([0.0, 0.0, -0.5]))
-    margins = validate_constraints(ControlState(obs, memory), action, made)
+    margins = validate_constraints(ControlState(obs, memory), action, made).margins
     found = dict(zip(made.names, np.asarray(margins).tolist(), strict=True))
     expected = {
         "box:jacket": 0.25, "box:feed": 0.8, "box:bypass": 0.5,  # shares of half a range

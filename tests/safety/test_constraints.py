@@ -24,7 +24,8 @@ def test_absent_parts_have_no_rows():
     bare = make_constraints(3, [0.0, 0.0])
     assert bare.names == ("box:u0", "box:u1")
     state = ControlState(OBS, initial_memory(bare))
-    np.testing.assert_allclose(validate_constraints(state, ACTION, bare), [0.5, 0.4], atol=1e-7)
+    margins = validate_constraints(state, ACTION, bare).margins
+    np.testing.assert_allclose(margins, [0.5, 0.4], atol=1e-7)
     assert bare.linear.weights.shape == (0, 2)
     assert bare.barrier.weights.shape == (0, 3)
 
@@ -41,7 +42,7 @@ def test_rows_come_in_the_order_of_their_kinds_with_their_names():
 def test_a_linear_row_counts_what_is_left_below_its_bound():
     made = make_constraints(3, [0.0, 0.0], linear=[LinearRow("sum", [1.0, 2.0], 0.25)])
     state = ControlState(OBS, initial_memory(made))
-    found = validate_constraints(state, ACTION, made)
+    found = validate_constraints(state, ACTION, made).margins
     np.testing.assert_allclose(found[2], 0.25 - (0.5 - 1.2), atol=1e-6)
 
 

@@ -50,7 +50,7 @@ def test_a_safe_action_passes_bit_by_bit(constraints, memory):
 
 def test_margins_are_those_of_the_rows_written_out(constraints, memory):
     action = jnp.asarray([0.35, -0.2])
-    found = validate_constraints(ControlState(NEAR, memory), action, constraints)
+    found = validate_constraints(ControlState(NEAR, memory), action, constraints).margins
     expected = oracle_margins(constraints, NEAR, action, [0.0, 0.0])
     np.testing.assert_allclose(found, expected, atol=3e-7)
     assert constraints.names == ("box:u0", "box:u1", "rate:u0", "rate:u1", "barrier:first")

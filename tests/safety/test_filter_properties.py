@@ -21,7 +21,14 @@ from worldloom.safety import (
 MADE = {name: make() for name, make in CONSTRAINTS.items()}
 one = jax.jit(filter_action)
 many = jax.jit(jax.vmap(filter_action, (0, 0, None)))
-margins_of_many = jax.jit(jax.vmap(validate_constraints, (0, 0, None)))
+SLOW = pytest.mark.slow
+validate_many = jax.jit(jax.vmap(validate_constraints, (0, 0, None)))
+
+
+def margins_of_many(state, action, constraints):
+    return validate_many(state, action, constraints).margins
+
+
 BATCH = 20_000
 
 anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -63,7 +70,10 @@ def test_whatever_comes_in_a_finite_action_within_box_and_rate_comes_out(
                 assert abs(float(action[i]) - float(previous[i])) <= float(c.rate[k]) + TOLERANCE
 
 
-@pytest.mark.parametrize("name", list(MADE))
+@pytest.mark.parametrize(
+    "name",
+    ["mixed_rows", "learned", *(pytest.param(n, marks=SLOW) for n in ("one_row", "many_rows"))],
+)
 def test_every_action_that_is_no_emergency_satisfies_every_hard_row(name):
     c = MADE[name]
     proposed, state = cases(c)
@@ -138,6 +148,7 @@ def test_one_barrier_row_is_projected_to_the_nearest_action():
         assert not feasible[np.asarray(report.infeasible)].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(MADE))
 def test_one_by_one_compiled_or_not_and_in_a_batch_are_the_same(name):
     c = MADE[name].replace(sweeps=3)  # a loop that is not compiled takes its time

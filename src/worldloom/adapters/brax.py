@@ -2,13 +2,11 @@
 
 Our whole state is Brax's `pipeline_state`, so that Brax's AutoResetWrapper, which restores that and
 the observation but never `info`, also restores clocks, commands and the last action. It returns to
-the same first state each time; `wrap_for_training` begins each episode anew.
-
-Importing this registers the biped with Brax:
-`brax.envs.get_environment("worldloom_biped", task="stand")`.
+the same first state each time; `wrap_for_training` begins each episode anew. For robots see
+`worldloom.suites.robot.brax_env`; to train, `worldloom.adapters.brax_ppo`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,19 +16,15 @@ import numpy as np
 from worldloom.adapters.brax_compat import quiet_import
 from worldloom.adapters.single_agent import as_dict, as_single
 from worldloom.core import draws, stack
+from worldloom.core.lazy import resolve
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.spaces import Box
 from worldloom.core.sparse import update_chosen
 from worldloom.core.transforms import as_pure, reset_many, step_many
 from worldloom.core.types import Array, Key, PyTree, TimeStep
-from worldloom.envs import registry
-from worldloom.envs.robot.engines import MjxEngine
-from worldloom.envs.robot.model import CONTROL_SECONDS
-from worldloom.envs.robot.world import RobotWorld
 
 try:
     with quiet_import():
-        from brax.envs import register_environment
         from brax.envs.base import Env, State, Wrapper
 except ImportError as error:
     raise ImportError(
@@ -42,33 +36,31 @@ RESET_CHUNK = 32  # worlds that are begun anew at a time
 Metrics = Callable[[TimeStep, PyTree], dict[str, Array]]
 
 
-class BraxWildRobotWrapper(Env):
-    """One world. The key of `reset` leads to the same episode as in `GymEnv`.
+class BraxEnv(Env):
+    """A world of one agent as a `brax.envs.Env`. Its `reset` plays the episodes of `GymEnv`.
 
     Args:
-        env_cfg: a world of one agent whose action is a finite box of floats, without automatic
-            reset; or options of `worldloom.make("biped", ...)`.
+        world: one of one agent whose action is a finite box of floats, without automatic reset.
         params: its parameters, by default its own.
-        metrics: what `State.metrics` tells, by default `metrics_of(world)`. Names that end in
+        metrics: what `State.metrics` holds, by default the scalars of its info. Names that end in
             "_per_step" Brax divides by the length of an episode; others are sums over it.
 
     Actions are in [-1, 1], and stretched to the box. `done` is the end of the task alone: that time
     ran out is in ``info["truncation"]``, and a matter of whoever wraps this. The key for the next
-    step is in ``info["rng"]``, as words, where Brax's automatic reset leaves it as it is: luck does
-    not repeat itself. `sys` are the params, which is what Brax's randomization_fn maps over.
+    step is in ``info["rng"]``, as words, where Brax's automatic reset leaves it as it is: no noise
+    is drawn twice. `sys` are the params, which is what Brax's randomization_fn maps over.
     """
 
     def __init__(
         self,
-        env_cfg: Environment | PureEnv | Mapping[str, Any],
+        world: Environment | PureEnv,
         params: PyTree = None,
         metrics: Metrics | None = None,
     ) -> None:
-        made = registry.make("biped", **env_cfg) if isinstance(env_cfg, Mapping) else env_cfg
-        env = as_pure(made)
+        env = as_pure(world)
         self.sys = jax.tree.map(jnp.asarray, env.default_params() if params is None else params)
-        self.world = as_single(env, self.sys, "BraxWildRobotWrapper")
-        self._metrics = metrics_of(self.world) if metrics is None else metrics
+        self.world = as_single(env, self.sys, type(self).__name__)
+        self._metrics = scalars_of_info if metrics is None else metrics
         self._box = _action_box(self.world)
         _, first = jax.eval_shape(self.world.reset, jax.random.key(0), self.sys)
         self._sizes = _sizes(self.world, as_dict(first.obs))
@@ -104,10 +96,8 @@ class BraxWildRobotWrapper(Env):
 
     @property
     def backend(self) -> str:
-        """The engine of a robot, c or mjx; jax for other worlds."""
-        if not isinstance(self.world.base, RobotWorld):
-            return "jax"
-        return "mjx" if isinstance(self.world.base.engine, MjxEngine) else "c"
+        """What computes the physics."""
+        return "jax"
 
     # For wrappers, on any leading axes ---------------------------------------------------------
 
@@ -136,45 +126,11 @@ class BraxWildRobotWrapper(Env):
         return {name: _number(x) for name, x in self._metrics(timestep, params).items()}
 
 
-class Biped(BraxWildRobotWrapper):
-    """The biped by options of `worldloom.make("biped", ...)`, as Brax's registry makes it."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(options)
-
-
-register_environment("worldloom_biped", Biped)
-
-
-def metrics_of(env: PureEnv) -> Metrics:
-    """What is worth knowing of each step: of a robot, what its reward is made of, and its gait.
-
-    The parts ``reward/<term>`` add up to the reward. Of other worlds, the scalars of their info.
-    """
-    robot = env.base
-
-    def of_robot(timestep: TimeStep, params: PyTree) -> dict[str, Array]:
-        info = timestep.info
-        paid = jnp.where(
-            info.diverged[..., None], 0.0, params.rules.weights * info.terms * CONTROL_SECONDS
-        )
-        terms = {f"reward/{name}": paid[..., i] for i, name in enumerate(robot.task.terms)}
-        return terms | {
-            "velocity_per_step": info.velocity,
-            "command_error_per_step": jnp.abs(info.velocity - info.command),
-            "height_per_step": info.height,
-            "fell": info.fell,
-            "diverged": info.diverged,
-        }
-
-    def of_any(timestep: TimeStep, params: PyTree) -> dict[str, Array]:
-        flat, _ = jax.tree_util.tree_flatten_with_path(as_dict(timestep.info))
-        lead = timestep.reward.ndim
-        return {
-            "/".join(str(part.key) for part in path): x for path, x in flat if x.ndim == lead
-        }  # fmt: skip
-
-    return of_robot if isinstance(robot, RobotWorld) else of_any
+def scalars_of_info(timestep: TimeStep, params: PyTree) -> dict[str, Array]:
+    """The scalars of a time step's info by name."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(as_dict(timestep.info))
+    lead = timestep.reward.ndim
+    return {"/".join(str(part.key) for part in path): x for path, x in flat if x.ndim == lead}
 
 
 # Many worlds, each begun anew ------------------------------------------------------------------
@@ -185,7 +141,7 @@ def wrap_for_training(
     episode_length: int = 1000,
     action_repeat: int = 1,
     randomization_fn: Callable[[PyTree], tuple[PyTree, PyTree]] | None = None,
-) -> "FreshStarts":
+) -> "TrainingEnvs":
     """Brax's `wrap_env_fn` for our worlds: many of them, with episodes and automatic reset.
 
     episode_length: steps after which time runs out, if the world's own horizon is not shorter.
@@ -193,15 +149,15 @@ def wrap_for_training(
     worlds differ, and the axes to map over.
     """
     inner = env.unwrapped
-    if not isinstance(inner, BraxWildRobotWrapper):
+    if not isinstance(inner, BraxEnv):
         raise ValueError(
-            f"wrap_for_training: {type(inner).__name__} is not a BraxWildRobotWrapper; "
+            f"wrap_for_training: {type(inner).__name__} is not a BraxEnv; "
             "use brax.envs.training.wrap for other environments"
         )
-    return FreshStarts(inner, episode_length, action_repeat, randomization_fn)
+    return TrainingEnvs(inner, episode_length, action_repeat, randomization_fn)
 
 
-class FreshStarts(Wrapper):
+class TrainingEnvs(Wrapper):
     """B worlds; where an episode ends, the state is already the first of a fresh one.
 
     ``info["truncation"]`` (and "time_out") is 1 where time ran out: Brax's PPO then takes the value
@@ -210,11 +166,11 @@ class FreshStarts(Wrapper):
     nothing is counted, with `action_repeat`, after an episode's end.
     """
 
-    env: BraxWildRobotWrapper
+    env: BraxEnv
 
     def __init__(
         self,
-        env: BraxWildRobotWrapper,
+        env: BraxEnv,
         episode_length: int,
         action_repeat: int = 1,
         randomization_fn: Callable[[PyTree], tuple[PyTree, PyTree]] | None = None,
@@ -373,7 +329,7 @@ def _action_box(env: PureEnv) -> Box:
         if finite and len(box.shape) == 1 and np.dtype(box.dtype).kind == "f":
             return box
     raise ValueError(
-        f"BraxWildRobotWrapper: {env.spec.name} has the action {box}, and Brax's policies give "
+        f"brax: {env.spec.name} has the action {box}, and Brax's policies give "
         "vectors of floats in [-1, 1]; use a world with a finite Box of one axis"
     )
 
@@ -383,8 +339,14 @@ def _sizes(env: PureEnv, obs: Any) -> int | dict[str, tuple[int, ...]]:
     for name, part in parts.items():
         if len(getattr(part, "shape", ())) != 1:
             raise ValueError(
-                f"BraxWildRobotWrapper: {name} of {env.spec.name} is not a vector, and Brax's "
+                f"brax: {name} of {env.spec.name} is not a vector, and Brax's "
                 "networks see vectors; flatten it"
             )
     shapes = {name: part.shape for name, part in parts.items()}
     return shapes if isinstance(obs, dict) else obs.shape[0]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BraxWildRobotWrapper":  # it knows robots, which nothing here may import
+        return resolve("worldloom.suites.robot.brax_env:BraxWildRobotWrapper")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

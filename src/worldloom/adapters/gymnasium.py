@@ -1,7 +1,7 @@
 """Worlds of one agent for Gymnasium, singly and as a vector: shells over the compiled step.
 
-Importing this module registers ``worldloom/Arc-v0``, ``worldloom/Biped-v0`` and the plants, such
-as ``worldloom/Reactor-v0``. Gymnasium imports it by itself for
+Importing this module registers every known world, such as ``worldloom/Reactor-v0``; gridworlds
+are made with ``num_agents=1``. Gymnasium imports it by itself for
 ``gymnasium.make("worldloom.adapters.gymnasium:worldloom/Reactor-v0")``.
 """
 
@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from worldloom.adapters.gymnasium_plant import normalised, signals_of
+import worldloom
 from worldloom.adapters.single_agent import as_dict, as_single, policy_view
 from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.transforms import as_pure, base_state
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.envs import registry
 
 try:
     import gymnasium
@@ -45,7 +44,7 @@ Renderers = Mapping[str, Callable[[PyTree, PyTree], Any]]
 
 def make_env(world: str, *, render_mode: str | None = None, **options: Any) -> "GymEnv":
     """The registered world of this name as a `gymnasium.Env`, with its own options."""
-    return GymEnv(registry.make(world, **options), render_mode=render_mode)
+    return GymEnv(worldloom.make(world, **options), render_mode=render_mode)
 
 
 def make_vector_env(
@@ -57,7 +56,7 @@ def make_vector_env(
     **options: Any,
 ) -> "GymVectorEnv":
     """`num_envs` worlds of this name as a `gymnasium.vector.VectorEnv`."""
-    env = registry.make(world, **options)
+    env = worldloom.make(world, **options)
     return GymVectorEnv(env, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode)
 
 
@@ -75,8 +74,8 @@ class GymEnv(gymnasium.Env):
         unit_actions: actions of a finite box of floats are given in [-1, 1], and stretched.
 
     What only a critic may see is in ``info["privileged_state"]``. What a plant measures comes
-    normalised, see `gymnasium_plant.normalised`; in its units it is in ``info["measured"]``, and
-    ``metadata["signals"]`` has the units.
+    normalised (see `worldloom.suites.plant.gymnasium`); in its units it is in
+    ``info["measured"]``, and ``metadata["signals"]`` has the units.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class GymEnv(gymnasium.Env):
         self.action_space = gym_space(self.env.spec.action, unit_actions)
         self._renderers = _renderers(self.env, render_mode, renderers)
         self.metadata = {"render_modes": list(self._renderers), "render_fps": 4}
-        self.metadata |= signals_of(self.env)
+        self.metadata |= _metadata(self.env)
         self.render_mode = render_mode
         self._key: Key | None = None
         self._state: Any = None
@@ -179,7 +178,7 @@ class GymVectorEnv(VectorEnv):
             "render_modes": list(self._renderers),
             "render_fps": 4,
             "autoreset_mode": self.autoreset_mode,
-        } | signals_of(self.env)
+        } | _metadata(self.env)
         self.render_mode = render_mode
         self._worlds: Any = None  # keys (B,), states and time steps
         self._over = np.zeros(num_envs, bool)
@@ -330,8 +329,19 @@ def _batched(env: PureEnv, mode: AutoresetMode) -> tuple[Callable, Callable, Cal
 
 
 def _shown(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv:
-    """The world as this interface shows it: one agent, no critic, normalised signals."""
-    return normalised(policy_view(as_single(env, params, shell)))
+    """The world as this interface shows it: one agent, no critic, and as the world itself wants.
+
+    A world may have `gymnasium_view(env)`, of an env that it is the base of, and
+    `gymnasium_metadata(env)`.
+    """
+    single = policy_view(as_single(env, params, shell))
+    view = getattr(single.base, "gymnasium_view", None)
+    return single if view is None else view(single)
+
+
+def _metadata(env: PureEnv) -> dict[str, Any]:
+    own = getattr(env.base, "gymnasium_metadata", None)
+    return {} if own is None else own(env)
 
 
 def _placed(env: Environment | PureEnv, params: PyTree) -> PyTree:
@@ -368,7 +378,7 @@ def gym_name(world: str) -> str:
     return f"worldloom/{''.join(word.capitalize() for word in world.split('-'))}-v0"
 
 
-for _world in ("arc", "biped", *registry.names("plant")):
+for _world in worldloom.worlds():
     if gym_name(_world) not in gymnasium.registry:
         gymnasium.register(
             gym_name(_world),

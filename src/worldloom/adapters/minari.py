@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from worldloom.core.files import replace_folder
 from worldloom.replay.dataset import Dataset
 from worldloom.replay.dataset_checks import Defect, columns_of, lost_link
 from worldloom.replay.dataset_files import Logged, refuse_to_overwrite
@@ -65,16 +66,26 @@ def read_minari(source: str | Path, root: str | Path | None = None) -> Logged:
             columns["action"] = 2.0 * (columns["action"] - low) / (high - low) - 1.0
             provenance.append(("actions", f"scaled from {low.tolist()} to {high.tolist()}"))
     return Logged(
-        folder, columns, name=own.get("name", stored.id), provenance=tuple(provenance),
-        digest=own.get("digest", ""), defects=tuple(defects),
-    )  # fmt: skip
+        folder,
+        columns,
+        name=own.get("name", stored.id),
+        provenance=tuple(provenance),
+        digest=own.get("digest", ""),
+        defects=tuple(defects),
+    )
 
 
 def save(
-    dataset: Dataset, dataset_id: str, root: str | Path | None = None, *,
-    env: str | None = None, author: str = "", email: str = "", description: str = "",
+    dataset: Dataset,
+    dataset_id: str,
+    root: str | Path | None = None,
+    *,
+    env: str | None = None,
+    author: str = "",
+    email: str = "",
+    description: str = "",
     force: bool = False,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a Minari dataset whole or not at all, and returns its folder.
 
     Args:
@@ -104,15 +115,20 @@ def save(
             # Minari asks for links, authors and environments that a dataset need not have.
             warnings.simplefilter("ignore", UserWarning)
             made = minari.create_dataset_from_buffers(
-                dataset_id, _buffers(dataset), env=env,
-                author=author or None, author_email=email or None,
-                description=description or None, data_format="hdf5",
+                dataset_id,
+                _buffers(dataset),
+                env=env,
+                author=author or None,
+                author_email=email or None,
+                description=description or None,
+                data_format="hdf5",
                 observation_space=Box(-np.inf, np.inf, (width,), np.float32),
                 action_space=Box(-1.0, 1.0, (moves,), np.float32),
-            )  # fmt: skip
+            )
             own = {"name": dataset.name, "digest": dataset.digest, "provenance": dataset.provenance}
             made.storage.update_metadata({_OWN: json.dumps(own)})
-        _move(draft / dataset_id, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_folder(draft / dataset_id, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
@@ -162,21 +178,6 @@ def _datasets_path(folder: Path) -> Iterator[None]:
             os.environ[_ROOT] = before
 
 
-def _move(draft: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        os.replace(draft, target)
-        return
-    old = target.with_name(f".{target.name}.{os.getpid()}")
-    os.replace(target, old)  # a folder cannot be put over another
-    try:
-        os.replace(draft, target)
-    except OSError:
-        os.replace(old, target)
-        raise
-    shutil.rmtree(old)
-
-
 def _box(folder: Path, what: str, space: Any) -> tuple[np.ndarray, np.ndarray]:
     from gymnasium.spaces import Box
 
@@ -200,25 +201,27 @@ def _buffers(dataset: Dataset) -> list[Any]:
         infos |= {"cost": columns["cost"], "total_cost": columns["cost"].sum(1)}
     if "log_prob" in columns:
         infos["log_prob"] = columns["log_prob"]
-    found: list[Any] = []
+    buffers: list[Any] = []
     build: Any = EpisodeBuffer  # its fields are declared as lists; arrays are what HDF5 wants
     for first, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         part = slice(first, stop)
-        told = {
+        of_episode = {
             name: np.concatenate([np.zeros_like(value[:1]), value[part]])
             for name, value in infos.items()
         }
-        found.append(
+        buffers.append(
             build(
                 observations=np.concatenate(
                     [columns["obs"][part], columns["next_obs"][stop - 1 : stop]]
                 ),
-                actions=columns["action"][part], rewards=columns["reward"][part],
-                terminations=columns["terminated"][part], truncations=columns["truncated"][part],
-                infos=told or None,
+                actions=columns["action"][part],
+                rewards=columns["reward"][part],
+                terminations=columns["terminated"][part],
+                truncations=columns["truncated"][part],
+                infos=of_episode or None,
             )
-        )  # fmt: skip
-    return found
+        )
+    return buffers
 
 
 def _columns(folder: Path, episodes: list[Any]) -> tuple[dict[str, np.ndarray], list[Defect]]:
@@ -232,26 +235,29 @@ def _columns(folder: Path, episodes: list[Any]) -> tuple[dict[str, np.ndarray], 
             message = f"row {rows}: episode {episode.id} has no step"
             defects.append(Defect("empty_episode", rows, "episode", message))
             continue
-        seen = np.asarray(episode.observations)
-        if len(seen) != steps + 1:
+        obs = np.asarray(episode.observations)
+        if len(obs) != steps + 1:
             raise ValueError(
-                f"{folder}: episode {episode.id} has {len(seen)} observations for {steps} steps; "
+                f"{folder}: episode {episode.id} has {len(obs)} observations for {steps} steps; "
                 f"it must have {steps + 1}"
             )
         truncated = np.asarray(episode.truncations).astype(bool)
         terminated = np.asarray(episode.terminations).astype(bool)
         if number < len(episodes) - 1 and not (truncated[-1] or terminated[-1]):
             truncated[-1] = True  # another one begins: the log stops here
-        found = {
-            "obs": seen[:-1], "action": np.asarray(episode.actions)[:steps],
-            "reward": np.asarray(episode.rewards), "next_obs": seen[1:],
-            "terminated": terminated, "truncated": truncated,
-        }  # fmt: skip
+        of_episode = {
+            "obs": obs[:-1],
+            "action": np.asarray(episode.actions)[:steps],
+            "reward": np.asarray(episode.rewards),
+            "next_obs": obs[1:],
+            "terminated": terminated,
+            "truncated": truncated,
+        }
         infos = episode.infos if isinstance(episode.infos, dict) else {}
         for name in ("cost", "log_prob"):
             if name in infos:  # one for the reset, as Minari has it, or none
-                found[name] = np.asarray(infos[name])[-steps:]
-        for name, value in found.items():
+                of_episode[name] = np.asarray(infos[name])[-steps:]
+        for name, value in of_episode.items():
             parts.setdefault(name, []).append(value)
         rows += steps
     if not rows:

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from worldloom.core.lazy import lazy, resolve
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import base_state
-from worldloom.envs import registry
-from worldloom.envs.grid.views import ascii_map
-from worldloom.envs.grid.world import GridWorld
 from worldloom.nn.values import num_actions
 
 try:
@@ -23,15 +21,19 @@ except ImportError as error:
     ) from error
 
 
+# The worlds are a layer above this one: they are imported when they are asked for.
+_make, _ascii_map = lazy("worldloom:make"), lazy("worldloom.suites.grid.views:ascii_map")
+
+
 def parallel_env(name: str, seed: int = 0, **options: Any) -> "GridParallelEnv":
     """The gridworld `name`, with its own options, such as `num_agents=3`.
 
     All actions of a turn arrive at once. In a world of interleaved turns they are then applied in
     the order of the agents, but every one of them was chosen on what was seen before the turn.
     """
-    env = registry.make(name, **options)
-    if not isinstance(env.base, GridWorld):
-        raise ValueError(f"parallel_env: {name} is not a gridworld; see worldloom.envs.registry")
+    env = _make(name, **options)
+    if not isinstance(env.base, resolve("worldloom.suites.grid.world:GridWorld")):
+        raise ValueError(f"parallel_env: {name} is not a gridworld; `worldloom envs` lists worlds")
     return GridParallelEnv(env, seed)
 
 
@@ -51,10 +53,10 @@ class GridParallelEnv(ParallelEnv):
         self.metadata = {"name": env.spec.name, "render_modes": ["ansi"]}
         self.possible_agents = [f"agent_{i}" for i in range(env.spec.num_agents)]
         self.agents: list[str] = []
-        seen: Any = env.spec.observation
+        frame: Any = env.spec.observation
         self.num_actions = num_actions(env.spec)
         self.observation_spaces = {
-            agent: spaces.Box(seen.low, seen.high, seen.shape, np.dtype(seen.dtype).type)
+            agent: spaces.Box(frame.low, frame.high, frame.shape, np.dtype(frame.dtype).type)
             for agent in self.possible_agents
         }
         self.action_spaces = {
@@ -123,7 +125,7 @@ class GridParallelEnv(ParallelEnv):
 
     def render(self) -> str:
         """The map as text, one line for each row, agents as digits."""
-        return ascii_map(self.env.base, self._begun())
+        return _ascii_map(self.env.base, self._begun())
 
     def state(self) -> NDArray[np.int8]:
         """The whole map as numbers of kinds, (layers, height, width)."""

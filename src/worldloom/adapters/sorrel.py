@@ -8,7 +8,6 @@ that never mix epochs, real n-step returns. `legacy=True` restores the original'
 import dataclasses
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,16 +17,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import serialization
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from worldloom.algos.iqn import IQN, IQNConfig, midpoints
-from worldloom.core.protocols import EnvSpec
-from worldloom.core.spaces import Box, Discrete
+from worldloom.core.files import write_bytes
+from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.iqn import IQNJAX
 from worldloom.replay.buffer import JAXBuffer
 
-FORMAT = "worldloom model 1"
+FORMAT = "worldloom model 2"
+# Options of an algorithm that an object loop decides by itself, or names otherwise.
+_OF_THE_LOOP = (
+    "legacy",
+    "epsilon",
+    "epsilon_decay",
+    "epsilon_min",
+    "buffer_size",
+    "gradient_steps",
+    "unroll_length",
+    "learning_starts",
+)
 
 
 class JAXModel:
@@ -76,13 +86,17 @@ class JAXModel:
         init_key, self.rng_key, memory_key = jax.device_put(
             tuple(jax.random.split(_key(seed), 3)), self.device
         )
-        observation = Box(-math.inf, math.inf, (n_frames, self.features), "float32")
-        spec = EnvSpec("sorrel", observation, Discrete(self.action_space), num_frames=n_frames)
-        self.learner: Any = jax.device_put(_init(agent, spec, init_key), self.device)
+        blank = jnp.zeros((1, n_frames, self.features), jnp.float32)
+        self.learner: Any = jax.device_put(_init(agent, init_key, blank), self.device)
         self.memory = JAXBuffer(
-            memory_size, self.features, n_frames, config.n_step, config.gamma, legacy,
+            memory_size,
+            self.features,
+            n_frames,
+            config.n_step,
+            config.gamma,
+            legacy,
             device=self.device,
-        )  # fmt: skip
+        )
         self.memory.key = memory_key
 
     # What an object loop calls -------------------------------------------------------------------
@@ -93,19 +107,22 @@ class JAXModel:
         Any shape with n_frames * features numbers, such as `memory.current_state()` and the
         present frame put together.
         """
-        stack = np.asarray(state, np.float32)
-        if stack.size != self.n_frames * self.features:
-            raise ValueError(
-                f"{self.model_name}.take_action: the state has {stack.size} numbers; this model "
-                f"takes {self.n_frames} frames of {self.features}, the present one last"
-            )
-        if not np.isfinite(stack).all():
-            raise ValueError(f"{self.model_name}.take_action: the state is not finite throughout")
-        stack = stack.reshape(1, self.n_frames, self.features)
         self.rng_key, action = _act(
-            self.agent, self.learner.params, stack, self.rng_key, self.epsilon
+            self.agent, self.learner.params, self.frames(state), self.rng_key, self.epsilon
         )
         return int(action)
+
+    def frames(self, state: ArrayLike) -> NDArray[np.float32]:
+        """A stack of frames as the network takes it, (1, n_frames, features)."""
+        numbers = np.asarray(state, np.float32)
+        if numbers.size != self.n_frames * self.features:
+            raise ValueError(
+                f"{self.model_name}.take_action: the state has {numbers.size} numbers; this model "
+                f"takes {self.n_frames} frames of {self.features}, the present one last"
+            )
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{self.model_name}.take_action: the state is not finite throughout")
+        return numbers.reshape(1, self.n_frames, self.features)
 
     def train_step(self) -> float:
         """One update from memory; its loss, or 0.0 while the memory holds too little."""
@@ -152,6 +169,8 @@ class JAXModel:
     def local_params(self, params: PyTree) -> None:
         self.learner = self.learner.replace(params=params)
 
+    params = local_params
+
     @property
     def target_params(self) -> PyTree:
         """The target's parameters; the local ones for an agent that has no target."""
@@ -189,7 +208,7 @@ class JAXModel:
         } | {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in dataclasses.asdict(self.agent.config).items()
-            if name != "legacy"
+            if name not in _OF_THE_LOOP
         }
 
     def save(self, file_path: str | os.PathLike[str]) -> None:
@@ -208,16 +227,7 @@ class JAXModel:
         }
         path = Path(file_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(serialization.msgpack_serialize(content))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except BaseException:
-            os.unlink(unfinished)
-            raise
+        write_bytes(path, serialization.msgpack_serialize(content))
 
     def load(self, file_path: str | os.PathLike[str]) -> None:
         """Takes up a saved model bit for bit; a file that does not fit changes nothing."""
@@ -285,17 +295,33 @@ class JAXiRainbowModel(JAXModel):
         legacy: bool = False,
     ) -> None:
         config = IQNConfig(
-            hidden=layer_size, num_quantiles=n_quantiles,
+            hidden=layer_size,
+            num_quantiles=n_quantiles,
             act_quantiles=256 if legacy else n_quantiles,
-            act_levels="random" if legacy else "midpoints", levels="own" if legacy else "shared",
-            noisy=True, learning_rate=LR, max_grad_norm=1.0, gamma=GAMMA, n_step=n_step,
-            target_rate=TAU, batch_size=batch_size, legacy=legacy,
-        )  # fmt: skip
+            act_levels="random" if legacy else "midpoints",
+            levels="own" if legacy else "shared",
+            noisy=True,
+            learning_rate=LR,
+            max_grad_norm=1.0,
+            gamma=GAMMA,
+            n_step=n_step,
+            target_rate=TAU,
+            batch_size=batch_size,
+            legacy=legacy,
+        )
         super().__init__(
-            input_size, action_space, IQN(config, int(action_space)), memory_size=memory_size,
-            n_frames=n_frames, epsilon=epsilon, epsilon_min=epsilon_min, sync_freq=sync_freq,
-            device=device, seed=seed, legacy=legacy,
-        )  # fmt: skip
+            input_size,
+            action_space,
+            IQN(config, int(action_space)),
+            memory_size=memory_size,
+            n_frames=n_frames,
+            epsilon=epsilon,
+            epsilon_min=epsilon_min,
+            sync_freq=sync_freq,
+            device=device,
+            seed=seed,
+            legacy=legacy,
+        )
         self.layer_size, self.n_step, self.n_quantiles = layer_size, n_step, n_quantiles
         self.batch_size, self.model_update_freq = batch_size, model_update_freq
         self.LR, self.TAU, self.GAMMA = LR, TAU, GAMMA
@@ -333,26 +359,30 @@ class QNetwork:
 # Compiled once for each configuration, shared by all models of it. --------------------------------
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _init(agent: Any, spec: EnvSpec, key: Key) -> PyTree:
-    return agent.init(key, spec)
-
-
 @partial(jax.jit, static_argnums=0)
-def _act(agent: Any, params: PyTree, stack: Array, key: Key, epsilon: Array) -> tuple[Key, Array]:
+def _init(agent: Any, key: Key, obs: Array) -> PyTree:
+    return agent.init(key, obs)
+
+
+def act_once(agent: Any, params: PyTree, obs: Array, key: Key, epsilon: Array) -> tuple[Key, Array]:
+    """The next key, and one model's action for obs (1, frames, features)."""
     key, act_key = jax.random.split(key)
-    action, _ = agent.act(params, stack, act_key, explore=epsilon)
+    action, _ = agent.act(params, obs, act_key, explore=epsilon)
     return key, action[0]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _learn(
+def learn_once(
     agent: Any, ring: Any, learner: PyTree, memory: PyTree, key: Key
 ) -> tuple[PyTree, Key, Array]:
+    """One model's learner after an update from its memory, the next key, and the loss."""
     key, sample_key, update_key = jax.random.split(key, 3)
     batch = ring.sample(memory, sample_key, agent.config.batch_size)
     learner, metrics = agent.update(learner, batch, update_key)
     return learner, key, metrics.loss
+
+
+_act = jax.jit(act_once, static_argnums=0)
+_learn = jax.jit(learn_once, static_argnums=(0, 1))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -379,20 +409,19 @@ def _device(device: Any) -> Any:
         raise ValueError(f"device={str(device)!r} is not here; JAX sees {here}") from error
 
 
+# What the original's users find beside its models, imported when it is first asked for: the
+# experiment trains and draws, which are layers above this one.
+_LATER = {
+    "parallel_take_actions": "worldloom.adapters.sorrel_parallel:parallel_take_actions",
+    "parallel_train_agents": "worldloom.adapters.sorrel_parallel:parallel_train_agents",
+    "TreasurehuntExperiment": "worldloom.suites.grid.experiment:TreasurehuntExperiment",
+    "TreasurehuntEnv": "worldloom.suites.grid.experiment:TreasurehuntEnv",
+    "TreasurehuntWorld": "worldloom.suites.grid.experiment:TreasurehuntWorld",
+    "EmptyEntity": "worldloom.suites.grid.object_world:EmptyEntity",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """`TreasurehuntExperiment`, put together when it is first asked for.
-
-    It trains and draws, which are layers above this one: importing this module alone must not
-    import them.
-    """
-    if name != "TreasurehuntExperiment":
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from worldloom.report.hooks import Pictures
-    from worldloom.train.experiment import TreasurehuntExperiment as Undrawn
-
-    class TreasurehuntExperiment(Undrawn):
-        __doc__ = Undrawn.__doc__
-        pictures = Pictures
-
-    globals()[name] = TreasurehuntExperiment  # the next look finds it without asking here
-    return TreasurehuntExperiment
+    return resolve(_LATER[name])

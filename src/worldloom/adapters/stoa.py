@@ -13,6 +13,7 @@ import numpy as np
 from worldloom.adapters.brax_compat import quiet_import
 from worldloom.adapters.single_agent import as_dict, as_single
 from worldloom.core import spaces as core
+from worldloom.core.draws import as_key
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.transforms import as_pure, base_state
 from worldloom.core.types import Array, Key, PyTree
@@ -60,7 +61,7 @@ class StoaEnv(stoa.Environment):
     ) -> tuple[AdapterStateWithKey, stoa.TimeStep]:
         """A new episode."""
         reset_key, state_key = jax.random.split(rng_key)
-        state, timestep = self.env.reset(_typed(reset_key), self._given(env_params))
+        state, timestep = self.env.reset(as_key(reset_key), self._given(env_params))
         return self._answer(state, state_key, timestep, stoa.StepType.FIRST)
 
     def step(
@@ -69,7 +70,7 @@ class StoaEnv(stoa.Environment):
         """One step, with the key that the state carries."""
         step_key, state_key = jax.random.split(state.rng_key)
         inner, timestep = self.env.step(
-            _typed(step_key), state.base_env_state, action, self._given(env_params)
+            as_key(step_key), state.base_env_state, action, self._given(env_params)
         )
         over = jnp.where(timestep.truncated, stoa.StepType.TRUNCATED, stoa.StepType.MID)
         kind = jnp.where(timestep.terminated, stoa.StepType.TERMINATED, over)
@@ -112,13 +113,6 @@ class StoaEnv(stoa.Environment):
             extras=extras,
         )
         return AdapterStateWithKey(base_env_state=state, rng_key=key), answer
-
-
-def _typed(key: Key) -> Key:
-    """Stoa's users may hold keys of the old kind, two bare words."""
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key
-    return jax.random.wrap_key_data(key)
 
 
 # Spaces ----------------------------------------------------------------------------------------

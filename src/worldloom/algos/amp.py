@@ -18,14 +18,16 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from worldloom.algos.on_policy import shared_mean
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.nn.actor_critic import dense
 
 
 @dataclass(frozen=True)
 class AMPConfig:
-    """Every option.
+    """Options of the prior.
 
     weight: what a perfect style is worth in a step, beside the task's reward of that step.
     updates: of the discriminator after each rollout, each on `batch_size` real samples and as many
@@ -47,17 +49,22 @@ class AMPConfig:
     max_grad_norm: float = 1.0
 
     def __post_init__(self):
-        for name in ("updates", "batch_size", "replay_rows", "replay_adds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"amp: {name}={getattr(self, name)}; it must be at least 1")
-        for name in ("weight", "gradient_penalty"):
-            if not getattr(self, name) >= 0.0:
-                raise ValueError(f"amp: {name}={getattr(self, name):g}; it must be 0 or more")
-        for name in ("learning_rate", "least_std", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"amp: {name}={getattr(self, name):g}; it must be positive")
-        if not 0.0 <= self.replay_share <= 1.0:
-            raise ValueError(f"amp: replay_share={self.replay_share:g}; it must be in [0, 1]")
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
+        check_fields(
+            "amp",
+            self,
+            at_least={
+                "hidden": 1,
+                "updates": 1,
+                "batch_size": 1,
+                "replay_rows": 1,
+                "replay_adds": 1,
+                "weight": 0,
+                "gradient_penalty": 0,
+            },
+            positive=("learning_rate", "least_std", "max_grad_norm"),
+            fractions=("replay_share",),
+        )
         if self.replay_rows % self.replay_adds:
             raise ValueError(
                 f"amp: replay_adds={self.replay_adds} does not divide "
@@ -100,9 +107,9 @@ class AMPState(struct.PyTreeNode):
 class AMPMetrics(struct.PyTreeNode):
     """() float32 each: means over the updates after a rollout.
 
-    penalty: the mean squared slope of the score at real samples. A sample is told right if its
-    score is on its side of a half. style: of the rollout's steps, as it was paid. skipped:
-    updates whose loss or gradient was not finite; they change nothing.
+    penalty: the mean squared slope of the score at real samples. A sample is classified
+    correctly if its score is on its side of a half. style: of the rollout's steps, as it was
+    paid. skipped: updates whose loss or gradient was not finite; they change nothing.
     """
 
     loss: Array
@@ -131,7 +138,7 @@ class AMP:
 
     def shared(self, tree: PyTree) -> PyTree:
         """Means over the devices; what there is where there is one."""
-        return tree if self.axis_name is None else jax.lax.pmean(tree, self.axis_name)
+        return shared_mean(tree, self.axis_name)
 
     @cached_property
     def network(self) -> Discriminator:
@@ -174,9 +181,9 @@ class AMP:
         self, params: PyTree, state: AMPState, real: Array, fake: Array
     ) -> tuple[Array, dict[str, Array]]:
         """Loss () on real and fake features (n, F) each, and what it is made of."""
-        told = state.replace(params=params)
-        real_score, pull_back = jax.vjp(lambda x: self.score(told, x), real)
-        fake_score = self.score(told, fake)
+        new = state.replace(params=params)
+        real_score, pull_back = jax.vjp(lambda x: self.score(new, x), real)
+        fake_score = self.score(new, fake)
         # Rows are judged one by one: one gradient of the sum holds the slope at each. Times std,
         # for slopes in the units that the network sees.
         slopes = pull_back(jnp.ones_like(real_score))[0] * state.std
@@ -242,8 +249,8 @@ class AMP:
         reference = jnp.asarray(reference)
         style = self.shared(self.style(state, features).mean())
         # A row that is not finite would stay in the memory for long.
-        sound = jnp.isfinite(features).all(-1, keepdims=True)
-        features = jnp.where(sound, features, state.mean)
+        finite = jnp.isfinite(features).all(-1, keepdims=True)
+        features = jnp.where(finite, features, state.mean)
 
         def one(state, key):
             real_key, fake_key = draws.split(key)

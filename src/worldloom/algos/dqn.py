@@ -1,22 +1,25 @@
 """Double DQN (van Hasselt et al. 2016) with n-step returns and a target that follows slowly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import optax
 
 from worldloom.algos import targets
+from worldloom.algos.algorithm import Algorithm
 from worldloom.algos.metrics import LearnMetrics
+from worldloom.algos.off_policy import EpsilonGreedyConfig
 from worldloom.algos.targets import TargetLearner
+from worldloom.core.checks import check_fields
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.layers import MLP
+from worldloom.nn.networks import Network, Networks
 from worldloom.nn.values import (
-    blank_observation,
     epsilon_greedy,
-    flatten,
     huber,
+    make_q_network,
     num_actions,
     take_action,
     weighted,
@@ -24,35 +27,32 @@ from worldloom.nn.values import (
 
 
 @dataclass(frozen=True)
-class DQNConfig:
-    """Every option of the algorithm.
+class DQNConfig(EpsilonGreedyConfig):
+    """Options of the algorithm; the defaults learn treasure hunt in seconds.
 
-    hidden: widths of the layers between observation and values. target_rate: share of the
-    online parameters that flows into the target in each update. gamma and n_step are for the
-    memory, which hands the learner n-step sums and the discount of what follows.
+    hidden: widths of the layers between observation and values, where the world brings no network
+    of its own. target_rate: share of the online parameters that flows into the target in each
+    update.
     """
 
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
     max_grad_norm: float = 10.0
     gamma: float = 0.9
-    n_step: int = 1
     target_rate: float = 0.05
-    batch_size: int = 64
+    buffer_size: int = 13_056
+    gradient_steps: int = 20
 
     def __post_init__(self):
+        super().__post_init__()
         object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
-        if any(width < 1 for width in self.hidden):
-            raise ValueError(f"dqn: hidden={self.hidden}; every width must be at least 1")
-        for name in ("n_step", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"dqn: {name}={getattr(self, name)}; it must be at least 1")
-        for name in ("gamma", "target_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"dqn: {name}={getattr(self, name):g}; it must be in [0, 1]")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"dqn: {name}={getattr(self, name):g}; it must be positive")
+        check_fields(
+            "dqn",
+            self,
+            at_least={"hidden": 1} if self.hidden else {},
+            positive=("learning_rate", "max_grad_norm"),
+            fractions=("target_rate",),
+        )
 
 
 @dataclass(frozen=True)
@@ -61,30 +61,31 @@ class DQN:
 
     config: DQNConfig
     num_actions: int
+    networks: Networks = field(default_factory=Networks)
 
     @property
-    def network(self) -> MLP:
-        return MLP((*self.config.hidden, self.num_actions))
+    def network(self) -> Network:
+        net = MLP((*self.config.hidden, self.num_actions))
+        return make_q_network(self.networks, self.config, net)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
         return targets.clipped_adam(self.config.learning_rate, self.config.max_grad_norm)
 
-    def init(self, key: Key, spec: EnvSpec) -> TargetLearner:
-        """A learner with fresh parameters, and a target equal to them."""
-        params = self.network.init(key, flatten(blank_observation(spec)))
-        return targets.start(params, self.optimiser)
+    def init(self, key: Key, obs: PyTree) -> TargetLearner:
+        """A learner for observations like obs (B, ...), with a target equal to its parameters."""
+        return targets.start(self.network.init(key, obs), self.optimiser)
 
-    def values(self, params: PyTree, obs: Array) -> Any:
-        """Expected returns (B, actions) of obs (B, frames, *frame)."""
-        return self.network.apply(params, flatten(obs))
+    def values(self, params: PyTree, obs: PyTree) -> Any:
+        """Expected returns (B, actions) of obs (B, ...)."""
+        return self.network.apply(params, obs)
 
     def act(
-        self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
+        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
+        """Actions (B,) and their values (B, actions) for obs (B, ...)."""
         q = self.values(params, obs)
-        return epsilon_greedy(q, key, explore), q
+        return epsilon_greedy(q, key, explore, masked=self.networks.masked), q
 
     def loss(self, params: PyTree, target: PyTree, batch: Batch) -> tuple[Array, Array]:
         """Huber loss with a double-Q target, and the mean value of the actions taken."""
@@ -102,9 +103,19 @@ class DQN:
         def loss(params):
             return self.loss(params, learner.target, batch)
 
-        return targets.descend(learner, loss, self.optimiser, self.config.target_rate)
+        return targets.gradient_step(learner, loss, self.optimiser, self.config.target_rate)
 
 
-def make(config: DQNConfig, spec: EnvSpec) -> DQN:
+def make(config: DQNConfig, spec: EnvSpec, networks: Networks) -> DQN:
     """The agent for a world of `spec`."""
-    return DQN(config, num_actions(spec))
+    return DQN(config, num_actions(spec), networks)
+
+
+ALGORITHM = Algorithm(
+    name="dqn",
+    description="double DQN: learns the mean of returns",
+    loop="off_policy",
+    actions=frozenset({"discrete"}),
+    config=DQNConfig,
+    make=make,
+)

@@ -16,8 +16,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.offline import Metrics, check_sizes, compute_gradients, descend, trained
+from worldloom.algos.actor_critic import (
+    Metrics,
+    apply_gradients,
+    compute_gradients,
+    init_train_state,
+)
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, make_mlp
 from worldloom.replay.dataset import Dataset
@@ -27,7 +33,10 @@ SMALLEST_CHANGE = 1e-6  # deviation of a signal's change, below which it is take
 
 @dataclass(frozen=True)
 class DynamicsConfig:
-    """num_members: E networks. The learning rate falls to 0 in the course of the updates."""
+    """num_members: E networks, 2 at least, since one cannot disagree.
+
+    The learning rate falls to 0 in the course of the updates.
+    """
 
     hidden: tuple[int, ...] = (64, 64)
     num_members: int = 5
@@ -36,13 +45,13 @@ class DynamicsConfig:
     learning_rate: float = 1e-3
 
     def __post_init__(self):
-        check_sizes("dynamics", self, "updates", "batch_size")
-        if self.num_members < 2:
-            raise ValueError(
-                f"dynamics: num_members={self.num_members}; one cannot disagree, use 2 or more"
-            )
-        if not 0.0 < self.learning_rate < float("inf"):
-            raise ValueError(f"dynamics: learning_rate={self.learning_rate}; it must be positive")
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
+        check_fields(
+            "dynamics",
+            self,
+            at_least={"hidden": 1, "updates": 1, "batch_size": 1, "num_members": 2},
+            positive=("learning_rate",),
+        )
 
 
 class Dynamics(struct.PyTreeNode):
@@ -77,8 +86,8 @@ def learn_dynamics(
 
 def next_observations(model: Dynamics, obs: Array, action: Array) -> Array:
     """What each member takes the next observation to be, (E, n), for obs (n,) and action (m,)."""
-    seen = jnp.concatenate([(obs - model.obs_mean) / model.obs_std, action])
-    change = jax.vmap(lambda weights: _network(weights, seen[None])[0])(model.members)
+    inputs = jnp.concatenate([(obs - model.obs_mean) / model.obs_std, action])
+    change = jax.vmap(lambda weights: _network(weights, inputs[None])[0])(model.members)
     return obs + model.change_mean + model.change_std * change
 
 
@@ -109,12 +118,13 @@ def _learn(
         def one(learned, step):
             key, rate = step
             index = own[draws.integers(key, (config.batch_size,), size)]
-            grads, told = compute_gradients(_loss, learned.params, inputs[index], targets[index])
-            return descend(learned, grads, rate), told
+            grads, loss = compute_gradients(_loss, learned.params, inputs[index], targets[index])
+            return apply_gradients(learned, grads, rate), loss
 
         steps = (draws.split(learn_key, config.updates), rates)
-        learned, told = jax.lax.scan(one, trained(make_mlp(start_key, sizes)), steps)
-        return learned.params, told
+        start = init_train_state(make_mlp(start_key, sizes))
+        learned, losses = jax.lax.scan(one, start, steps)
+        return learned.params, losses
 
     # One after the other: as products with a batch axis they would be slower on a CPU.
     return jax.lax.map(member, keys)

@@ -12,33 +12,15 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.offline import (
-    Metrics,
-    Trained,
-    as_arrays,
-    averaged,
-    bootstrapped,
-    check_numbers,
-    check_sizes,
-    compute_gradients,
-    descend,
-    trained,
-)
+from worldloom.algos.actor_critic import Metrics, compute_gradients, soft_value
+from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.offline import OfflineConfig, bootstrapped
+from worldloom.algos.offline_actor_critic import SoftActorCritic, SoftLearner
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key
-from worldloom.nn.offline import (
-    Weights,
-    critic,
-    critics,
-    for_each,
-    gaussian,
-    make_critics,
-    make_mlp,
-    squash,
-    squashed_mode,
-)
-from worldloom.nn.policy import PolicyState
-from worldloom.replay.dataset import Dataset, Rows
+from worldloom.nn.offline import Weights, critic, for_each
+from worldloom.replay.dataset import Rows
 
 
 class EDACHyper(struct.PyTreeNode):
@@ -50,36 +32,26 @@ class EDACHyper(struct.PyTreeNode):
     gamma: float = 0.99
     tau: float = 0.005
     diversity: float = 1.0  # eta of eq. 4
-    entropy: float = -1.0  # that the policy is held to, for each dimension of the action
+    entropy: float = -1.0  # target entropy of the policy, for each dimension of the action
 
 
 @dataclass(frozen=True)
-class EDACConfig:
+class EDACConfig(OfflineConfig):
     """num_critics: N of the paper, 10 to 50 there."""
 
-    hidden: tuple[int, ...] = (256, 256)
     num_critics: int = 10
     hyper: EDACHyper = field(default_factory=EDACHyper)
 
     def __post_init__(self):
-        check_sizes("edac", self)
-        if self.num_critics < 2:
-            raise ValueError(f"edac: num_critics={self.num_critics}; it must be at least 2")
-        check_numbers(
-            "edac", self.hyper, positive=("actor_rate", "critic_rate", "temperature_rate"),
-            at_least_0=("diversity",), shares=("gamma", "tau"),
-        )  # fmt: skip
-
-
-class EDACLearner(struct.PyTreeNode):
-    """All that is learned."""
-
-    actor: Trained
-    critic: Trained
-    log_temperature: Trained
-    target_critic: Weights
-    hyper: EDACHyper
-    step: Array
+        super().__post_init__()
+        check_fields("edac", self, at_least={"num_critics": 2})
+        check_fields(
+            "edac",
+            self.hyper,
+            at_least={"diversity": 0},
+            positive=("actor_rate", "critic_rate", "temperature_rate"),
+            fractions=("gamma", "tau"),
+        )
 
 
 def alignment(slopes: Array) -> Array:
@@ -94,26 +66,14 @@ def alignment(slopes: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class EDAC:
+class EDAC(SoftActorCritic):
     """The algorithm, as pure functions."""
 
     config: EDACConfig = field(default_factory=EDACConfig)
-    period = 1
 
-    def init(
-        self, key: Key, obs_size: int, action_size: int, hyper: EDACHyper | None = None
-    ) -> EDACLearner:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        actor_key, critic_key = draws.split(key)
-        hidden, count = self.config.hidden, self.config.num_critics
-        actor = make_mlp(actor_key, (obs_size, *hidden, 2 * action_size))
-        critic = make_critics(critic_key, count, obs_size, action_size, hidden)
-        return EDACLearner(
-            trained(actor), trained(critic), trained(jnp.float32(0.0)), critic,
-            as_arrays(hyper or self.config.hyper), jnp.int32(0),
-        )  # fmt: skip
-
-    # Losses ------------------------------------------------------------------------------------
+    @property
+    def num_critics(self) -> int:
+        return self.config.num_critics
 
     def critic_loss(
         self, weights: Weights, rows: Rows, target: Array, diversity: Array
@@ -122,8 +82,12 @@ class EDAC:
         q, slopes = self.slopes(weights, rows.obs, rows.action)
         error = jnp.square(q - target).mean(-1).sum()
         alike = alignment(slopes)
-        told = {"critic_loss": error, "alignment": alike, "q": q.mean(), "spread": q.std(0).mean()}
-        return error + diversity * alike, told
+        return error + diversity * alike, {
+            "critic_loss": error,
+            "alignment": alike,
+            "q": q.mean(),
+            "spread": q.std(0).mean(),
+        }
 
     def slopes(self, weights: Weights, obs: Array, action: Array) -> tuple[Array, Array]:
         """Values (N, B), and their derivatives (N, B, m) by the actions (B, m)."""
@@ -134,46 +98,32 @@ class EDAC:
 
         return for_each(one, weights)
 
-    def actor_loss(
-        self, weights: Weights, rows: Rows, noise: Array, critic: Weights, temperature: Array
-    ) -> tuple[Array, Metrics]:
-        """temperature log pi(a | s) - Q(s, a), Q the least of all, a drawn by the policy."""
-        action, log_prob = squash(*gaussian(weights, rows.obs), noise)
-        q = critics(critic, rows.obs, action).min(0)
-        loss = (temperature * log_prob - q).mean()
-        return loss, {"actor_loss": loss, "entropy": -log_prob.mean()}
-
-    # Update ------------------------------------------------------------------------------------
-
     def update(
-        self, learner: EDACLearner, rows: Rows, key: Key, turn: int | None = None
-    ) -> tuple[EDACLearner, Metrics]:
+        self, learner: SoftLearner, rows: Rows, key: Key, turn: int | None = None
+    ) -> tuple[SoftLearner, Metrics]:
         """One step of critics, actor and temperature on rows (B, ...)."""
-        hyper, actor, critic = learner.hyper, learner.actor.params, learner.critic.params
-        temperature = jnp.exp(learner.log_temperature.params)
+        hyper = learner.hyper
         next_noise, noise = draws.normal(key, (2, *rows.action.shape))
-        next_action, next_log_prob = squash(*gaussian(actor, rows.next_obs), next_noise)
-        next_value = critics(learner.target_critic, rows.next_obs, next_action).min(0)
-        target = bootstrapped(rows, hyper.gamma, next_value - temperature * next_log_prob)
-        critic_grads, told = compute_gradients(
-            self.critic_loss, critic, rows, target, hyper.diversity
+        next_value = soft_value(
+            learner.actor.params,
+            rows.next_obs,
+            next_noise,
+            learner.target_critic,
+            rows.next_obs,
+            learner.temperature,
         )
-        actor_grads, told_actor = compute_gradients(
-            self.actor_loss, actor, rows, noise, critic, temperature
+        target = bootstrapped(rows, hyper.gamma, next_value)
+        grads, metrics = compute_gradients(
+            self.critic_loss, learner.critic.params, rows, target, hyper.diversity
         )
-        wanted = hyper.entropy * rows.action.shape[-1]
-        # Of log_temperature * (entropy - wanted): it rises while the policy is too sure.
-        excess = told_actor["entropy"] - wanted
-        new_critic = descend(learner.critic, critic_grads, hyper.critic_rate)
-        learner = learner.replace(
-            actor=descend(learner.actor, actor_grads, hyper.actor_rate),
-            critic=new_critic,
-            log_temperature=descend(learner.log_temperature, excess, hyper.temperature_rate),
-            target_critic=averaged(learner.target_critic, new_critic.params, hyper.tau),
-            step=learner.step + 1,
-        )
-        return learner, told | told_actor | {"temperature": temperature}
+        return self.finish_update(learner, rows, noise, grads, metrics)
 
-    def policy(self, learner: EDACLearner, dataset: Dataset) -> PolicyState:
-        """What can be executed: the middle of the policy's density."""
-        return PolicyState(learner.actor.params, dataset.mean, dataset.std, squashed_mode)
+
+ALGORITHM = Algorithm(
+    name="edac",
+    description="soft actor-critic with an ensemble of diverse critics",
+    loop="offline",
+    actions=frozenset({"continuous"}),
+    config=EDACConfig,
+    make=lambda config, spec=None, networks=None: EDAC(config),
+)

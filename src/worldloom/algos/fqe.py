@@ -9,26 +9,29 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 
+from worldloom.algos import actor_critic
+from worldloom.algos.actor_critic import (
+    Metrics,
+    TrainState,
+    apply_gradients,
+    compute_gradients,
+    init_train_state,
+)
 from worldloom.algos.off_policy_evaluation import Estimate, bootstrap
 from worldloom.algos.offline import (
     LinkedRows,
-    Metrics,
+    OfflineConfig,
     Table,
-    Trained,
     as_arrays,
-    averaged,
     bootstrapped,
-    check_numbers,
-    check_sizes,
-    compute_gradients,
-    descend,
     make_table,
-    trained,
     training_step,
 )
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, critics, make_critics
 from worldloom.nn.policy import PolicyState, policy_step
@@ -49,24 +52,24 @@ class FQEHyper(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class FQEConfig:
+class FQEConfig(OfflineConfig):
     """num_critics: the mean of so many is the estimate."""
 
-    hidden: tuple[int, ...] = (256, 256)
     num_critics: int = 2
     updates: int = 20_000
-    batch_size: int = 256
     hyper: FQEHyper = field(default_factory=FQEHyper)
 
     def __post_init__(self):
-        check_sizes("fqe", self, "num_critics", "updates", "batch_size")
-        check_numbers("fqe", self.hyper, positive=("learning_rate",), shares=("gamma", "tau"))
+        super().__post_init__()
+        check_fields("fqe", self, at_least={"num_critics": 1, "updates": 1})
+        rates = ("learning_rate",)
+        check_fields("fqe", self.hyper, positive=rates, fractions=("gamma", "tau"))
 
 
 class FQELearner(struct.PyTreeNode):
     """All that is learned."""
 
-    critic: Trained
+    critic: TrainState
     target_critic: Weights
     hyper: FQEHyper
     step: Array
@@ -89,13 +92,12 @@ class FQE:
         """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
         config = self.config
         critic = make_critics(key, config.num_critics, obs_size, action_size, config.hidden)
-        return FQELearner(trained(critic), critic, as_arrays(hyper or config.hyper), jnp.int32(0))
+        numbers = as_arrays(hyper or config.hyper)
+        return FQELearner(init_train_state(critic), critic, numbers, jnp.int32(0))
 
     def loss(self, weights: Weights, rows: LinkedRows, target: Array) -> tuple[Array, Metrics]:
         """Squared errors, summed over the critics, of which each has a target (N, B) of its own."""
-        q = critics(weights, rows.obs, rows.action)
-        loss = jnp.square(q - target).mean(-1).sum()
-        return loss, {"critic_loss": loss, "q": q.mean()}
+        return actor_critic.critic_loss(weights, rows.obs, rows.action, target)
 
     def update(
         self, learner: FQELearner, rows: LinkedRows, key: Key, turn: int | None = None
@@ -105,15 +107,19 @@ class FQE:
         next_value = critics(learner.target_critic, rows.next_obs, rows.next_action)
         target = bootstrapped(rows, hyper.gamma, next_value)
         grads, metrics = compute_gradients(self.loss, learner.critic.params, rows, target)
-        critic = descend(learner.critic, grads, hyper.learning_rate)
-        target_critic = averaged(learner.target_critic, critic.params, hyper.tau)
+        critic = apply_gradients(learner.critic, grads, hyper.learning_rate)
+        target_critic = optax.incremental_update(critic.params, learner.target_critic, hyper.tau)
         learner = learner.replace(critic=critic, target_critic=target_critic, step=learner.step + 1)
         return learner, metrics
 
     def values(
-        self, learner: FQELearner, dataset: Dataset, policy: PolicyState, obs: Array,
+        self,
+        learner: FQELearner,
+        dataset: Dataset,
+        policy: PolicyState,
+        obs: Array,
         scale: Array | float,
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """What observations (B, n) are worth under the policy, (B,), in the data's rewards.
 
         scale: the `reward_scale` of the table that was learned from.

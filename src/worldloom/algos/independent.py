@@ -10,26 +10,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from worldloom.algos.off_policy import OffPolicyAgent
 from worldloom.core import stack
-from worldloom.core.protocols import Agent, EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 
 # Above this many float32 in a layer (1 MB) agents are updated one after another.
 LARGE_ACTIVATIONS = 2**18
 
 
-def is_large(agent: Agent) -> bool:
+def is_large(agent: OffPolicyAgent) -> bool:
     """Whether one agent's activations fill the caches by themselves."""
     return getattr(agent, "activations", 0) > LARGE_ACTIVATIONS
 
 
-def init(agent: Agent, key: Key, spec: EnvSpec) -> PyTree:
-    """Learners of `spec.num_agents` agents, stacked; each from a key of its own."""
-    return jax.vmap(lambda k: agent.init(k, spec))(jax.random.split(key, spec.num_agents))
+def init(agent: OffPolicyAgent, key: Key, obs: PyTree, num_agents: int) -> PyTree:
+    """Learners of `num_agents` agents that see observations like obs (B, ...), stacked.
+
+    Each starts from a key of its own.
+    """
+    return jax.vmap(lambda k: agent.init(k, obs))(jax.random.split(key, num_agents))
 
 
 def parallel_take_actions(
-    agent: Agent,
+    agent: OffPolicyAgent,
     params: PyTree | Sequence[PyTree],
     obs: PyTree | Sequence[PyTree],
     keys: Key | Sequence[Key],
@@ -46,7 +49,7 @@ def parallel_take_actions(
 
 
 def parallel_train_agents(
-    agent: Agent,
+    agent: OffPolicyAgent,
     learners: PyTree | Sequence[PyTree],
     batches: Batch | Sequence[Batch],
     keys: Key | Sequence[Key],
@@ -69,7 +72,7 @@ def parallel_train_agents(
     return stack.where(mask, new, inputs[0]), stack.where(mask, metrics, nothing_learned(metrics))
 
 
-def _train_if(agent: Agent, ready: Array, learner: PyTree, batch: Batch, key: Key) -> Any:
+def _train_if(agent: OffPolicyAgent, ready: Array, learner: PyTree, batch: Batch, key: Key) -> Any:
     # In a map, unlike under vmap, a cond runs one branch: who is not ready costs nothing.
     shapes = jax.eval_shape(agent.update, learner, batch, key)[1]
     return jax.lax.cond(

@@ -8,21 +8,21 @@ import math
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
+import optax
 from flax import struct
 
-from worldloom.algos.offline import (
+from worldloom.algos import actor_critic
+from worldloom.algos.actor_critic import (
     Metrics,
-    Trained,
-    as_arrays,
-    averaged,
-    bootstrapped,
-    check_numbers,
-    check_sizes,
+    TrainState,
+    apply_gradients,
     compute_gradients,
-    descend,
-    trained,
+    init_train_state,
 )
+from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.offline import OfflineAgent, OfflineConfig, as_arrays, bootstrapped
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.offline import (
     LOG_STD_RANGE,
@@ -51,27 +51,28 @@ class IQLHyper(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class IQLConfig:
-    """The sizes of all networks."""
+class IQLConfig(OfflineConfig):
+    """Options of the algorithm."""
 
-    hidden: tuple[int, ...] = (256, 256)
     hyper: IQLHyper = field(default_factory=IQLHyper)
 
     def __post_init__(self):
-        check_sizes("iql", self)
-        check_numbers(
-            "iql", self.hyper,
+        super().__post_init__()
+        check_fields(
+            "iql",
+            self.hyper,
+            at_least={"beta": 0},
             positive=("actor_rate", "critic_rate", "value_rate", "largest_weight"),
-            at_least_0=("beta",), shares=("gamma", "tau", "expectile"),
-        )  # fmt: skip
+            fractions=("gamma", "tau", "expectile"),
+        )
 
 
 class IQLLearner(struct.PyTreeNode):
     """All that is learned; the actor's params are {"mean": Weights, "log_std": (m,)}."""
 
-    actor: Trained
-    critic: Trained
-    value: Trained
+    actor: TrainState
+    critic: TrainState
+    value: TrainState
     target_critic: Weights
     hyper: IQLHyper
     step: Array
@@ -82,17 +83,16 @@ def expectile_loss(gap: Array, expectile: Array | float) -> Array:
     return jnp.where(gap < 0.0, 1.0 - expectile, expectile) * jnp.square(gap)
 
 
-def likeliest(params: PyTree, obs: Array) -> Array:
-    """The middle (B, m) of the policy's density."""
+def mean_action(params: PyTree, obs: Array) -> Array:
+    """The mean action (B, m) for obs (B, n)."""
     return deterministic(params["mean"], obs)
 
 
 @dataclass(frozen=True)
-class IQL:
+class IQL(OfflineAgent):
     """The algorithm, as pure functions."""
 
     config: IQLConfig = field(default_factory=IQLConfig)
-    period = 1
 
     def init(
         self, key: Key, obs_size: int, action_size: int, hyper: IQLHyper | None = None
@@ -104,10 +104,13 @@ class IQL:
         critic = make_critics(critic_key, 2, obs_size, action_size, hidden)
         value = make_mlp(value_key, (obs_size, *hidden, 1))
         return IQLLearner(
-            trained({"mean": mean, "log_std": jnp.zeros(action_size)}),
-            trained(critic), trained(value), critic,
-            as_arrays(hyper or self.config.hyper), jnp.int32(0),
-        )  # fmt: skip
+            actor=init_train_state({"mean": mean, "log_std": jnp.zeros(action_size)}),
+            critic=init_train_state(critic),
+            value=init_train_state(value),
+            target_critic=critic,
+            hyper=as_arrays(hyper or self.config.hyper),
+            step=jnp.int32(0),
+        )
 
     # Losses ------------------------------------------------------------------------------------
 
@@ -121,9 +124,7 @@ class IQL:
 
     def critic_loss(self, weights: Weights, rows: Rows, target: Array) -> tuple[Array, Metrics]:
         """Squared errors to r + gamma V(s') (eq. 6), summed over both critics."""
-        q = critics(weights, rows.obs, rows.action)
-        loss = jnp.square(q - target).mean(-1).sum()
-        return loss, {"critic_loss": loss, "q": q.mean()}
+        return actor_critic.critic_loss(weights, rows.obs, rows.action, target)
 
     def actor_loss(self, params: PyTree, rows: Rows, weight: Array) -> tuple[Array, Metrics]:
         """-weight log pi(a | s) (eq. 7), weight (B,)."""
@@ -147,23 +148,34 @@ class IQL:
         advantage = q - mlp(value, rows.obs)[:, 0]
         weight = jnp.minimum(jnp.exp(hyper.beta * advantage), hyper.largest_weight)
         target = bootstrapped(rows, hyper.gamma, mlp(value, rows.next_obs)[:, 0])
-        value_grads, told = compute_gradients(self.value_loss, value, rows, q, hyper.expectile)
-        critic_grads, told_critic = compute_gradients(
+        value_grads, metrics = compute_gradients(self.value_loss, value, rows, q, hyper.expectile)
+        critic_grads, critic_metrics = compute_gradients(
             self.critic_loss, learner.critic.params, rows, target
         )
-        actor_grads, told_actor = compute_gradients(
+        actor_grads, actor_metrics = compute_gradients(
             self.actor_loss, learner.actor.params, rows, weight
         )
-        critic = descend(learner.critic, critic_grads, hyper.critic_rate)
+        critic = apply_gradients(learner.critic, critic_grads, hyper.critic_rate)
         learner = learner.replace(
-            actor=descend(learner.actor, actor_grads, hyper.actor_rate),
+            actor=apply_gradients(learner.actor, actor_grads, hyper.actor_rate),
             critic=critic,
-            value=descend(learner.value, value_grads, hyper.value_rate),
-            target_critic=averaged(learner.target_critic, critic.params, hyper.tau),
+            value=apply_gradients(learner.value, value_grads, hyper.value_rate),
+            target_critic=optax.incremental_update(critic.params, learner.target_critic, hyper.tau),
             step=learner.step + 1,
         )
-        return learner, told | told_critic | told_actor | {"weight": weight.mean()}
+        metrics |= critic_metrics | actor_metrics | {"weight": weight.mean()}
+        return learner, metrics
 
     def policy(self, learner: IQLLearner, dataset: Dataset) -> PolicyState:
-        """What can be executed: the middle, which noise of the learned deviation would blur."""
-        return PolicyState(learner.actor.params, dataset.mean, dataset.std, likeliest)
+        """Deterministic policy: the mean action."""
+        return PolicyState(learner.actor.params, dataset.mean, dataset.std, mean_action)
+
+
+ALGORITHM = Algorithm(
+    name="iql",
+    description="implicit Q-learning: values of actions in the data alone",
+    loop="offline",
+    actions=frozenset({"continuous"}),
+    config=IQLConfig,
+    make=lambda config, spec=None, networks=None: IQL(config),
+)

@@ -5,7 +5,7 @@ loss averaged over everything, soft and hard target updates at once, random leve
 weights in every pass, 256 random levels when acting. The memory supplies its gamma ** n_step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -13,21 +13,17 @@ import jax.numpy as jnp
 import optax
 
 from worldloom.algos import targets
+from worldloom.algos.algorithm import Algorithm
 from worldloom.algos.metrics import LearnMetrics
+from worldloom.algos.off_policy import EpsilonGreedyConfig
 from worldloom.algos.targets import TargetLearner
 from worldloom.core import draws, stack
+from worldloom.core.checks import check_fields
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.iqn import IQNJAX, Noise
-from worldloom.nn.values import (
-    blank_observation,
-    epsilon_greedy,
-    flatten,
-    huber,
-    num_actions,
-    take_action,
-    weighted,
-)
+from worldloom.nn.networks import Networks
+from worldloom.nn.values import epsilon_greedy, huber, num_actions, take_action, weighted
 
 # Levels and weight noise of the three passes of a loss: online(s), online(s'), target(s').
 Levels = dict[str, Array]
@@ -38,14 +34,14 @@ ACT_LEVELS = ("midpoints", "random")
 
 
 @dataclass(frozen=True)
-class IQNConfig:
-    """Every option of the algorithm.
+class IQNConfig(EpsilonGreedyConfig):
+    """Options of the algorithm; the defaults learn treasure hunt in seconds.
 
     levels: "shared" draws one set of stratified quantile levels for the whole batch, "own" a
     fresh uniform set for every row (the paper's). act_levels: with the midpoints of equal strata
     greedy actions carry no noise; the original draws at random. noisy: perturb weights when
     learning. target_rate: share of the online parameters that flows into the target in each
-    update.
+    update. sync_epochs: also copy online to target every so many iterations; 0: never.
     """
 
     hidden: int = 64
@@ -57,38 +53,46 @@ class IQNConfig:
     learning_rate: float = 2e-3
     max_grad_norm: float = 10.0
     gamma: float = 0.9
-    n_step: int = 1
     target_rate: float = 0.05
-    sync_epochs: int = 0  # also copy online to target every so many epochs; 0: never
-    batch_size: int = 64
+    sync_epochs: int = 0
+    buffer_size: int = 13_056
+    gradient_steps: int = 20
     legacy: bool = False
 
     @classmethod
     def original(cls) -> "IQNConfig":
-        """The configuration of the original treasure hunt."""
+        """The configuration of the original treasure hunt, for one world."""
         return cls(
-            hidden=250, num_quantiles=12, act_quantiles=256, act_levels="random", levels="own",
-            noisy=True, learning_rate=2.5e-4, max_grad_norm=1.0, gamma=0.99, n_step=3,
-            target_rate=1e-3, sync_epochs=200, batch_size=256, legacy=True,
-        )  # fmt: skip
+            hidden=250,
+            num_quantiles=12,
+            act_quantiles=256,
+            act_levels="random",
+            levels="own",
+            noisy=True,
+            learning_rate=2.5e-4,
+            max_grad_norm=1.0,
+            gamma=0.99,
+            n_step=3,
+            target_rate=1e-3,
+            sync_epochs=200,
+            batch_size=256,
+            buffer_size=1024,
+            gradient_steps=1,
+            epsilon_decay=0.001,
+            epsilon_min=0.0,
+            legacy=True,
+        )
 
     def __post_init__(self):
-        for name in ("hidden", "num_quantiles", "act_quantiles", "n_step", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"iqn: {name}={getattr(self, name)}; it must be at least 1")
-        for name in ("gamma", "target_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"iqn: {name}={getattr(self, name):g}; it must be in [0, 1]")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"iqn: {name}={getattr(self, name):g}; it must be positive")
-        if self.sync_epochs < 0:
-            raise ValueError(f"iqn: sync_epochs={self.sync_epochs}; use 0 for never, or 1 and more")
-        for name, known in (("levels", LEVELS), ("act_levels", ACT_LEVELS)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"iqn: {name}={getattr(self, name)!r}; use {' or '.join(map(repr, known))}"
-                )
+        super().__post_init__()
+        check_fields(
+            "iqn",
+            self,
+            at_least={"hidden": 1, "num_quantiles": 1, "act_quantiles": 1, "sync_epochs": 0},
+            positive=("learning_rate", "max_grad_norm"),
+            fractions=("target_rate",),
+            choices={"levels": LEVELS, "act_levels": ACT_LEVELS},
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class IQN:
 
     config: IQNConfig
     num_actions: int
+    networks: Networks = field(default_factory=Networks)
 
     @property
     def activations(self) -> int:
@@ -111,23 +116,24 @@ class IQN:
     def optimiser(self) -> optax.GradientTransformation:
         return targets.clipped_adam(self.config.learning_rate, self.config.max_grad_norm)
 
-    def init(self, key: Key, spec: EnvSpec) -> TargetLearner:
-        """A learner with fresh parameters, and a target equal to them."""
-        obs = flatten(blank_observation(spec))
-        params = self.network.init(key, obs, midpoints(self.config.num_quantiles))
+    def init(self, key: Key, obs: PyTree) -> TargetLearner:
+        """A learner for observations like obs (B, ...), with a target equal to its parameters."""
+        inputs = self.networks.encode(obs)
+        params = self.network.init(key, inputs, midpoints(self.config.num_quantiles))
         return targets.start(params, self.optimiser)
 
     # Acting ------------------------------------------------------------------------------------
 
     def act(
-        self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
+        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame)."""
+        """Actions (B,) and their values (B, actions) for obs (B, ...)."""
         explore_key, level_key = draws.split(key)
+        inputs = self.networks.encode(obs)
         taus = midpoints(self.config.act_quantiles)
         if self.config.act_levels == "random":
-            taus = draws.uniform(level_key, (obs.shape[0], self.config.act_quantiles))
-        q: Any = self.network.apply(params, flatten(obs), taus, method=IQNJAX.get_qvalues)
+            taus = draws.uniform(level_key, (inputs.shape[0], self.config.act_quantiles))
+        q: Any = self.network.apply(params, inputs, taus, method=IQNJAX.get_qvalues)
         return epsilon_greedy(q, explore_key, explore), q
 
     # Learning ----------------------------------------------------------------------------------
@@ -143,9 +149,8 @@ class IQN:
         """Quantile Huber loss with a double-Q target, and the mean value of the actions taken."""
 
         def network(weights, obs, name, method=IQNJAX.__call__) -> Any:
-            return self.network.apply(
-                weights, flatten(obs), taus[name], noises[name], method=method
-            )
+            inputs = self.networks.encode(obs)
+            return self.network.apply(weights, inputs, taus[name], noises[name], method=method)
 
         q = network(params, batch.next_obs, "select", IQNJAX.get_qvalues)  # (B, actions)
         best = jax.lax.stop_gradient(q).argmax(axis=-1)
@@ -183,7 +188,7 @@ class IQN:
         def loss(params):
             return self.loss(params, learner.target, batch, taus, noises)
 
-        return targets.descend(learner, loss, self.optimiser, self.config.target_rate)
+        return targets.gradient_step(learner, loss, self.optimiser, self.config.target_rate)
 
     def start_epoch(self, learner: TargetLearner, epoch: Array) -> TargetLearner:
         """The hard target copy, where the configuration asks for one."""
@@ -206,6 +211,21 @@ def quantile_huber(now: Array, aim: Array, taus: Array) -> Array:
     return jnp.abs(taus - (error < 0.0)) * huber(error)
 
 
-def make(config: IQNConfig, spec: EnvSpec) -> IQN:
+def make(config: IQNConfig, spec: EnvSpec, networks: Networks) -> IQN:
     """The agent for a world of `spec`."""
-    return IQN(config, num_actions(spec))
+    if networks.masked or networks.q_values is not None:
+        raise ValueError(
+            f"iqn: {spec.name} brings a network of its own or forbids actions, and the quantile "
+            "network can use neither; use dqn"
+        )
+    return IQN(config, num_actions(spec), networks)
+
+
+ALGORITHM = Algorithm(
+    name="iqn",
+    description="double IQN: learns the spread of returns",
+    loop="off_policy",
+    actions=frozenset({"discrete"}),
+    config=IQNConfig,
+    make=make,
+)

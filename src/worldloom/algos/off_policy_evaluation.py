@@ -217,8 +217,8 @@ def support(
     # Far away, so that they are never the nearest; not infinite, which would make NaN of 0 * inf.
     known = jnp.pad(known, ((0, pad), (0, 0)), constant_values=1e6)
     known = known.reshape(-1, block, known.shape[-1])
-    wanted = policy_step(policy, rows.obs[chosen])
-    pairs = jnp.concatenate([states[chosen], wanted / spread], -1)
+    action = policy_step(policy, rows.obs[chosen])
+    pairs = jnp.concatenate([states[chosen], action / spread], -1)
     logged = jnp.concatenate([states[chosen], actions[chosen]], -1)
     # The row that was asked about counts for neither, or a clone would beat the data themselves.
     distance = _nearest(pairs, known, chosen)
@@ -226,6 +226,6 @@ def support(
     return Support(
         distance=distance,
         reference=reference,
-        change=jnp.sqrt(jnp.square(wanted - rows.action[chosen]).mean(-1)),
+        change=jnp.sqrt(jnp.square(action - rows.action[chosen]).mean(-1)),
         outside=(distance > jnp.quantile(reference, 0.95)).mean(),
     )

@@ -1,29 +1,30 @@
-"""What offline learners share: the rows they draw, one gradient step, and the table of them.
+"""What offline learners share: the rows they draw, their options, the loop of `fit`.
 
 An algorithm is a frozen object of pure functions: `init(key, obs_size, action_size)` makes a
-learner, `update(learner, rows, key)` moves it and tells metrics, `policy(learner, dataset)` is
+learner, `update(learner, rows, key)` moves it and returns metrics, `policy(learner, dataset)` is
 what can be executed. Sizes are in its config. Numbers that may differ between learners of one
 program are in the config's `hyper`, of which each learner carries a copy of its own: a batch of
 learners, of seeds or of numbers, is a `jax.vmap` over learners.
 """
 
-import importlib
-import math
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
-from worldloom.core import draws
+from worldloom.algos.actor_critic import Metrics
+from worldloom.algos.learned_policy import LearnedPolicy
+from worldloom.core import draws, stack
+from worldloom.core.checks import check_fields, check_seed
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.policy import PolicyState
+from worldloom.replay import dataset_files
 from worldloom.replay.dataset import Dataset, Rows
-
-Metrics = dict[str, Array]
-
 
 # Rows ------------------------------------------------------------------------------------------
 
@@ -79,6 +80,7 @@ def make_table(
     next_action (N, m): what follows each row, in place of what the log has there.
     """
     rows, size = dataset.rows, dataset.size
+    action = rows.action.reshape(size, -1)  # a log of choices may have (N,)
     if reward_scale is None:
         spread = rows.reward.std()
         scale = jnp.where(spread > 1e-6, 1.0 / jnp.maximum(spread, 1e-6), 1.0)
@@ -87,83 +89,58 @@ def make_table(
     middle = jnp.where(centre & ~rows.terminated.any(), rows.reward.mean(), 0.0)
     followed = ~(rows.terminated | rows.truncated) & (jnp.arange(size) < size - 1)
     if next_action is None:
-        next_action = jnp.where(followed[:, None], jnp.roll(rows.action, -1, axis=0), 0.0)
+        next_action = jnp.where(followed[:, None], jnp.roll(action, -1, axis=0), 0.0)
     columns = (
-        dataset.normalise(rows.obs), dataset.normalise(rows.next_obs), rows.action, next_action,
+        dataset.normalise(rows.obs),
+        dataset.normalise(rows.next_obs),
+        action,
+        next_action,
         ((rows.reward - middle) * scale)[:, None],
         jnp.stack([rows.terminated, rows.truncated, followed], -1).astype(jnp.float32),
-    )  # fmt: skip
-    return Table(
-        jnp.concatenate(columns, axis=-1), scale, rows.obs.shape[-1], rows.action.shape[-1]
     )
-
-
-# Learning --------------------------------------------------------------------------------------
-
-
-class Trained(struct.PyTreeNode):
-    """Weights, and what Adam remembers of their gradients."""
-
-    params: PyTree
-    opt_state: PyTree
-
-
-# The learning rate is applied afterwards: it may differ between learners of one program.
-ADAM = optax.scale_by_adam()
-
-
-def trained(params: PyTree) -> Trained:
-    """Weights before their first step."""
-    return Trained(params, ADAM.init(params))
-
-
-def descend(trained: Trained, grads: PyTree, rate: Array | float) -> Trained:
-    """One step of Adam."""
-    steps, opt_state = ADAM.update(grads, trained.opt_state)
-    params = jax.tree.map(lambda p, step: p - rate * step, trained.params, steps)
-    return Trained(params, opt_state)
-
-
-def averaged(target: PyTree, params: PyTree, tau: Array | float) -> PyTree:
-    """The target's weights, moved by the share `tau` towards those that are learned."""
-    return jax.tree.map(lambda old, new: old + tau * (new - old), target, params)
-
-
-def compute_gradients(
-    loss: Callable[..., tuple[Array, Metrics]], params: PyTree, *args: Any
-) -> tuple[PyTree, Metrics]:
-    """The gradients of `loss(params, *args)`, which is a pair of the loss () and metrics."""
-    grads, metrics = jax.grad(loss, has_aux=True)(params, *args)
-    return grads, metrics
-
-
-def compute_gradients_in_parts(
-    parts: int, loss: Callable[..., tuple[Array, Metrics]], params: PyTree, *rows: PyTree
-) -> tuple[PyTree, Metrics]:
-    """As `compute_gradients`, of a loss and metrics that are means over rows (B, ...).
-
-    Part after part, of which there are `parts` if that divides B: what a network makes of
-    thousands of rows would not stay in a CPU's caches on its way back.
-    """
-    size = jax.tree.leaves(rows)[0].shape[0]
-    parts = math.gcd(parts, size)
-
-    def split(leaf: Array) -> Array:
-        # Every parts-th row, so that rows that are spread over devices stay so in each part.
-        return jnp.moveaxis(leaf.reshape(size // parts, parts, *leaf.shape[1:]), 1, 0)
-
-    def one(total: PyTree, rows: PyTree) -> tuple[PyTree, Metrics]:
-        grads, metrics = compute_gradients(loss, params, *rows)
-        return jax.tree.map(jnp.add, total, grads), metrics
-
-    start = jax.tree.map(jnp.zeros_like, params)
-    total, metrics = jax.lax.scan(one, start, jax.tree.map(split, rows))
-    return jax.tree.map(lambda x: x / parts, total), jax.tree.map(lambda x: x.mean(0), metrics)
+    return Table(jnp.concatenate(columns, axis=-1), scale, rows.obs.shape[-1], action.shape[-1])
 
 
 def bootstrapped(rows: Rows, gamma: Array | float, next_value: Array) -> Array:
     """What a row is worth, (B,): nothing follows a terminated one, a truncated one goes on."""
     return rows.reward + gamma * jnp.where(rows.terminated, 0.0, next_value)
+
+
+# Options ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig:
+    """Options of every offline algorithm.
+
+    hidden: widths of the layers of all networks. An iteration is `updates_per_iteration` updates
+    from `batch_size` rows each.
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    batch_size: int = 256
+    updates_per_iteration: int = 1000
+
+    def __post_init__(self):
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
+        sizes = {"hidden": 1, "batch_size": 1, "updates_per_iteration": 1}
+        check_fields(self.name, self, at_least=sizes)
+
+    @property
+    def name(self) -> str:
+        """How messages name the algorithm."""
+        return type(self).__name__.removesuffix("Config").lower()
+
+
+Hyper = TypeVar("Hyper")
+
+
+def as_arrays(hyper: Hyper) -> Hyper:
+    """The numbers as float32, for a learner to carry."""
+    return jax.tree.map(jnp.float32, hyper)
+
+
+# Learning --------------------------------------------------------------------------------------
 
 
 class Updates(Protocol):
@@ -173,7 +150,7 @@ class Updates(Protocol):
     def config(self) -> Any: ...
     @property
     def period(self) -> int:
-        """After so many updates the same things are done again; 1 where all are alike."""
+        """Update period, e.g. TD3's policy delay; 1 where all updates are alike."""
         ...
 
     def init(self, key: Key, obs_size: int, action_size: int, hyper: Any = None) -> Any:
@@ -187,14 +164,8 @@ class Updates(Protocol):
         ...
 
 
-class Algorithm(Updates, Protocol):
-    """One of `OFFLINE`."""
-
-    def policy(self, learner: Any, dataset: Dataset) -> PolicyState: ...
-
-
 def training_step(
-    algorithm: Updates,
+    agent: Updates,
     learner: PyTree,
     table: Table,
     key: Key,
@@ -206,69 +177,90 @@ def training_step(
     """One update from rows drawn at random; `spread` may lay their index over devices."""
     index_key, update_key = draws.split(key)
     index = spread(draws.integers(index_key, (batch_size,), table.size))
-    return algorithm.update(learner, table.take(index), update_key, turn)
+    return agent.update(learner, table.take(index), update_key, turn)
 
 
-# Settings --------------------------------------------------------------------------------------
-
-Hyper = TypeVar("Hyper")
-
-
-def as_arrays(hyper: Hyper) -> Hyper:
-    """The numbers as float32, for a learner to carry."""
-    return jax.tree.map(jnp.float32, hyper)
-
-
-def check_numbers(
-    name: str,
-    hyper: Any,
+def training_steps(
+    agent: Updates,
+    learner: PyTree,
+    table: Table,
+    key: Key,
     *,
-    positive: tuple[str, ...] = (),
-    at_least_0: tuple[str, ...] = (),
-    shares: tuple[str, ...] = (),
-) -> None:
-    """Raises ValueError if one of an algorithm's numbers is out of its range."""
-    for names, fits, words in (
-        (positive, lambda x: 0.0 < x < float("inf"), "be positive"),
-        (at_least_0, lambda x: 0.0 <= x < float("inf"), "be 0 or more"),
-        (shares, lambda x: 0.0 <= x <= 1.0, "be in [0, 1]"),
-    ):
-        for field in names:
-            value = getattr(hyper, field)
-            if not fits(value):
-                raise ValueError(f"{name}: {field}={value}; it must {words}")
+    updates: int,
+    batch_size: int = 256,
+    spread: Callable[[Array], Array] = lambda index: index,
+) -> tuple[PyTree, Metrics]:
+    """A multiple of `period` updates in one scan, and the means of their metrics."""
+    keys = draws.split(key, updates).reshape(-1, agent.period)
+
+    def one_period(learner: PyTree, keys: Key) -> tuple[PyTree, Metrics]:
+        metrics = []
+        for turn in range(agent.period):
+            learner, one = training_step(
+                agent, learner, table, keys[turn], batch_size=batch_size, turn=turn, spread=spread
+            )
+            metrics.append(one)
+        return learner, jax.tree.map(lambda x: x.mean(0), stack.stack(metrics))
+
+    learner, metrics = jax.lax.scan(one_period, learner, keys)
+    return learner, jax.tree.map(lambda x: x.mean(0), metrics)
 
 
-def check_sizes(name: str, config: Any, *sizes: str) -> None:
-    """Raises ValueError unless `hidden` and the other sizes are 1 or more."""
-    if not config.hidden or min(config.hidden) < 1:
-        raise ValueError(f"{name}: hidden={config.hidden}; name one layer of width 1 at least")
-    for field in sizes:
-        if getattr(config, field) < 1:
-            raise ValueError(f"{name}: {field}={getattr(config, field)}; it must be at least 1")
+@functools.partial(jax.jit, static_argnames=("agent", "updates"), donate_argnames="learner")
+def _iteration(
+    agent: "OfflineAgent", learner: PyTree, table: Table, key: Key, number: Array, updates: int
+) -> tuple[PyTree, Metrics]:
+    key, size = jax.random.fold_in(key, number), agent.config.batch_size
+    return training_steps(agent, learner, table, key, updates=updates, batch_size=size)
 
 
-class _Algorithms(Mapping[str, type]):
-    """Classes by name, imported on access: their files import this one."""
+class OfflineAgent:
+    """An offline algorithm as pure functions, and `fit`, which runs them."""
 
-    _classes: Mapping[str, str] = {
-        "bc": "BC", "td3bc": "TD3BC", "iql": "IQL", "cql": "CQL", "rebrac": "ReBRAC",
-        "edac": "EDAC",
-    }  # fmt: skip
+    config: Any
+    period = 1
 
-    def __getitem__(self, name: str) -> type:
-        kind = self._classes[name]
-        return getattr(importlib.import_module(f"worldloom.algos.{name}"), kind)
+    def init(self, key: Key, obs_size: int, action_size: int, hyper: Any = None) -> Any:
+        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
+        raise NotImplementedError
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._classes
+    def update(
+        self, learner: Any, rows: LinkedRows, key: Key, turn: int | None = None
+    ) -> tuple[Any, Metrics]:
+        """One update on rows (B, ...); `turn` is its number modulo `period`, if known."""
+        raise NotImplementedError
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
+    def policy(self, learner: Any, dataset: Dataset) -> PolicyState:
+        """Deterministic policy, with the scales of its data."""
+        raise NotImplementedError
 
-    def __len__(self) -> int:
-        return len(self._classes)
+    def fit(
+        self,
+        dataset: Dataset | str | Path,
+        updates: int,
+        *,
+        seed: int = 0,
+        report: Callable[[int, dict[str, float]], None] = lambda done, metrics: None,
+    ) -> LearnedPolicy:
+        """Learns from a dataset, or from an npz file of one, in so many updates.
 
-
-OFFLINE: Mapping[str, Any] = _Algorithms()
-"""Offline algorithms by name: `OFFLINE["iql"]()`, or with a config of its own."""
+        report(done, metrics): called after each iteration with the updates done and mean metrics.
+        """
+        check_seed(seed)
+        if updates < 1 or updates % self.period:
+            raise ValueError(
+                f"{self.config.name}: updates={updates}; it must be a positive multiple of "
+                f"{self.period}, the update period"
+            )
+        data = dataset if isinstance(dataset, Dataset) else dataset_files.load(dataset)
+        table = make_table(data, centre=True)
+        run_key, learner_key = jax.random.split(jax.random.key(seed))
+        # Compiled for its outputs: each in a buffer of its own, which can be donated.
+        start = jax.jit(lambda key: self.init(key, table.obs_size, table.action_size))
+        learner = start(learner_key)
+        each = max(self.config.updates_per_iteration // self.period, 1) * self.period
+        for number, done in enumerate(range(0, updates, each)):
+            count = min(each, updates - done)
+            learner, metrics = _iteration(self, learner, table, run_key, number, count)
+            report(done + count, {name: float(x) for name, x in metrics.items()})
+        return LearnedPolicy(self, self.policy(learner, data), table.action_size)

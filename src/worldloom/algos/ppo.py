@@ -1,12 +1,12 @@
-"""Proximal policy optimisation (Schulman et al. 2017): rollout and update in one program.
+"""Proximal policy optimisation (Schulman et al. 2017), and with a critic that sees all agents.
 
-Reads from top to bottom: configuration, state, acting, rollout, advantages, loss, update,
-iteration. T is the length of a rollout, B the number of worlds, N = T * B.
+Reads from top to bottom: configuration, state, acting, loss, update, descriptor. T is the length
+of a rollout, B the number of worlds, N = T * B.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,29 +14,51 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.on_policy import (
+    Extras,
+    Rollout,
+    anneal,
+    collect,
+    explained_variance,
+    gae,
+    guarded_step,
+    learn_in_minibatches,
+    merge_axes,
+    shared_mean,
+    weighted_mean,
+)
 from worldloom.core import draws
-from worldloom.core.protocols import Environment, PureEnv
-from worldloom.core.rollout import unroll
-from worldloom.core.sparse import update_chosen
-from worldloom.core.transforms import as_pure
+from worldloom.core.checks import check_fields
+from worldloom.core.protocols import Environment, EnvSpec, PureEnv
+from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Array, Key, PyTree, TimeStep
+from worldloom.nn.actor_critic import ACTIVATIONS, ActorCritic
 from worldloom.nn.distributions import Distribution
-from worldloom.nn.normaliser import Normaliser, make_normaliser, normalise, observe
-
-TRUNCATED_CHUNK = 256  # how many last observations are valued at a time
+from worldloom.nn.networks import Network, Networks
+from worldloom.nn.normaliser import (
+    LIMIT,
+    Normaliser,
+    make_normaliser,
+    mean_and_std,
+    normalise,
+    observe,
+)
+from worldloom.nn.policy import PolicyState
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Every option of the algorithm.
+    """Options of the algorithm.
 
     An update learns `num_epochs` times from num_worlds * unroll_length steps, shuffled into
     `num_minibatches` each time. anneal_updates: over so many updates the learning rate falls in
     a line to `final_learning_rate`, and the entropy cost to `final_entropy_cost` if that is
-    given; 0 keeps both. reward_scale multiplies rewards before anything else sees them.
+    given; 0 keeps both. reward_scale multiplies rewards before anything else sees them. hidden,
+    activation and initial_log_std are of the multi-layer perceptrons that policy and value are
+    where the world brings no network of its own.
     """
 
-    num_worlds: int = 256
     unroll_length: int = 32
     num_epochs: int = 4
     num_minibatches: int = 4
@@ -53,40 +75,30 @@ class PPOConfig:
     reward_scale: float = 1.0
     normalise_observations: bool = False
     normalise_advantages: bool = True
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    initial_log_std: float = 0.0
 
     def __post_init__(self):
-        for name in ("num_worlds", "unroll_length", "num_epochs", "num_minibatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"ppo: {name}={getattr(self, name)}; it must be at least 1")
-        for name in ("gamma", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"ppo: {name}={getattr(self, name):g}; it must be in [0, 1]")
-        for name in ("clip_epsilon", "learning_rate", "max_grad_norm", "reward_scale"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"ppo: {name}={getattr(self, name):g}; it must be positive")
-        costs = ("entropy_cost", "value_cost", "final_learning_rate", "anneal_updates")
-        for name in (*costs, *(["final_entropy_cost"] if self.final_entropy_cost else [])):
-            if not getattr(self, name) >= 0.0:
-                raise ValueError(f"ppo: {name}={getattr(self, name):g}; it must be 0 or more")
-        steps = self.num_worlds * self.unroll_length
-        if steps % self.num_minibatches:
-            raise ValueError(
-                f"ppo: num_worlds={self.num_worlds} times unroll_length={self.unroll_length} is "
-                f"{steps} steps, which num_minibatches={self.num_minibatches} does not divide"
-            )
-
-
-class Apart(NamedTuple):
-    """A network as two functions, for obs (B, ...).
-
-    init(key, obs) -> params; apply(params, obs) -> (distribution over actions, values (B,)).
-    """
-
-    init: Callable[..., PyTree]
-    apply: Callable[..., Any]
-
-
-Network = nn.Module | Apart
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
+        check_fields(
+            "ppo",
+            self,
+            at_least={
+                "unroll_length": 1,
+                "num_epochs": 1,
+                "num_minibatches": 1,
+                "hidden": 1,
+                "entropy_cost": 0,
+                "value_cost": 0,
+                "final_learning_rate": 0,
+                "final_entropy_cost": 0,
+                "anneal_updates": 0,
+            },
+            positive=("clip_epsilon", "learning_rate", "max_grad_norm", "reward_scale"),
+            fractions=("gamma", "gae_lambda"),
+            choices={"activation": tuple(ACTIVATIONS)},
+        )
 
 
 # State -----------------------------------------------------------------------------------------
@@ -101,30 +113,6 @@ class PPOState(struct.PyTreeNode):
     updates: Array
 
 
-class Extras(struct.PyTreeNode):
-    """What was thought of an action when it was taken, (B,) each."""
-
-    log_prob: Array
-    value: Array
-
-
-class Rollout(struct.PyTreeNode):
-    """What an update learns from: leaves (T, B, ...).
-
-    `next_value` is the value of what the action led to, before any automatic reset: it counts
-    unless the step was `terminated`.
-    """
-
-    obs: PyTree
-    action: Array
-    log_prob: Array
-    value: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    next_value: Array
-
-
 class Samples(struct.PyTreeNode):
     """What the loss is computed on, (n, ...): the order of time no longer matters."""
 
@@ -133,6 +121,7 @@ class Samples(struct.PyTreeNode):
     log_prob: Array
     advantage: Array
     returns: Array
+    weight: Array | None = None
 
 
 class PPOMetrics(struct.PyTreeNode):
@@ -155,33 +144,7 @@ class PPOMetrics(struct.PyTreeNode):
     skipped: Array
 
 
-# Advantages and loss ---------------------------------------------------------------------------
-
-
-def gae(
-    rewards: Array,
-    values: Array,
-    next_values: Array,
-    terminated: Array,
-    truncated: Array,
-    gamma: Array | float,
-    gae_lambda: Array | float,
-) -> Array:
-    """Generalised advantage estimates (T, B) (Schulman et al. 2016), everything (T, B).
-
-    A terminated step is worth its reward alone. A truncated one goes on in `next_values`, the
-    value of the last observation of its episode. Beyond either, the sum takes nothing from the
-    episode that follows.
-    """
-    errors = rewards + gamma * jnp.where(terminated, 0.0, next_values) - values
-    carries = jnp.where(terminated | truncated, 0.0, gamma * gae_lambda)
-
-    def one(after, x):
-        error, carry = x
-        advantage = error + carry * after
-        return advantage, advantage
-
-    return jax.lax.scan(one, jnp.zeros_like(errors[0]), (errors, carries), reverse=True)[1]
+# Loss ---------------------------------------------------------------------------
 
 
 def clipped_objective(
@@ -205,16 +168,12 @@ class PPO:
     """
 
     config: PPOConfig
-    network: Network
+    network: Network | nn.Module
     axis_name: str | None = None
 
     def shared(self, tree: PyTree) -> PyTree:
         """Means over the devices; what there is where there is one."""
-        return tree if self.axis_name is None else jax.lax.pmean(tree, self.axis_name)
-
-    def variance(self, values: Array) -> Array:
-        """Of all values (n,) that the devices have, ()."""
-        return self.shared(jnp.square(values - self.shared(values.mean())).mean())
+        return shared_mean(tree, self.axis_name)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -236,68 +195,46 @@ class PPO:
         both: Any = self.network.apply(state.params, normalise(state.normaliser, obs))
         return both
 
+    def value(self, state: PPOState, obs: PyTree) -> Array:
+        """The value (B,) of obs (B, ...)."""
+        return self.policy(state, obs)[1]
+
     def act(
-        self, state: PPOState, obs: PyTree, key: Key, *, explore: bool = True
+        self, state: PPOState, obs: PyTree, key: Key, *, explore: Array | float = 1.0
     ) -> tuple[Array, Extras]:
-        """Actions (B, ...) for obs (B, ...): drawn from the policy, or its likeliest."""
+        """Actions (B, ...) for obs (B, ...): drawn from the policy, or its mode if explore is 0."""
         distribution, value = self.policy(state, obs)
-        action = distribution.sample(key) if explore else distribution.mode()
+        if isinstance(explore, jax.Array):
+            action = jnp.where(explore > 0, distribution.sample(key), distribution.mode())
+        else:
+            action = distribution.sample(key) if explore else distribution.mode()
         return action, Extras(distribution.log_prob(action), value)
 
-    def rollout(
-        self,
-        env: Environment | PureEnv,
-        state: PPOState,
-        worlds: PyTree,
-        timestep: TimeStep,
-        params: PyTree,
-        key: Key,
-    ) -> tuple[PyTree, TimeStep, Rollout, TimeStep]:
-        """Plays `unroll_length` steps in a batched env that resets itself.
+    def deterministic(self, state: PPOState) -> PolicyState:
+        """The mean action in [-1, 1] for flat observations (B, n), to execute or to export."""
+        if state.normaliser is None:
+            size = state.params["params"]["policy_0"]["kernel"].shape[0]
+            mean, std = jnp.zeros(size), jnp.ones(size)
+        else:
+            mean, std = mean_and_std(state.normaliser)
 
-        Returns the worlds and their time step at the end, what to learn from, and all time steps
-        (T, B, ...).
-        """
-        pure = as_pure(env)
+        def apply(params: PyTree, obs: Array) -> Array:
+            clipped = obs if state.normaliser is None else jnp.clip(obs, -LIMIT, LIMIT)
+            both: Any = self.network.apply(params, clipped)
+            return jnp.clip(both[0].mode(), -1.0, 1.0)
 
-        def step(key, worlds, action, params):  # the extras ride along and are recorded
-            return pure.step(key, worlds, action[0], params)
-
-        def choose(obs, key) -> Any:
-            return self.act(state, obs, key)
-
-        worlds, timestep, (obs, (action, extras), steps) = unroll(
-            replace(pure, step=step), choose, key, worlds, timestep, params,
-            self.config.unroll_length,
-        )  # fmt: skip
-        last_value = self.policy(state, timestep.obs)[1]
-        next_value = jnp.concatenate([extras.value[1:], last_value[None]])
-        # After an automatic reset the next observation belongs to another episode.
-        next_value = update_chosen(
-            steps.truncated.reshape(-1),
-            lambda final_obs: self.policy(state, final_obs)[1],
-            next_value.reshape(-1),
-            merge_axes(steps.final_obs),
-            TRUNCATED_CHUNK,
-        ).reshape(next_value.shape)
-        return worlds, timestep, Rollout(
-            obs, action, extras.log_prob, extras.value,
-            steps.reward, steps.terminated, steps.truncated, next_value,
-        ), steps  # fmt: skip
+        return PolicyState(state.params, mean, std, apply)
 
     # Learning ----------------------------------------------------------------------------------
 
     def annealed(self, updates: Array) -> tuple[Array, Array]:
         """Learning rate and entropy cost after so many updates."""
         config = self.config
-        rate, cost = config.learning_rate, config.entropy_cost
-        if not config.anneal_updates:
-            return jnp.float32(rate), jnp.float32(cost)
-        done = jnp.minimum(updates / config.anneal_updates, 1.0)
+        cost, over = config.entropy_cost, config.anneal_updates
         final_cost = cost if config.final_entropy_cost is None else config.final_entropy_cost
         return (
-            rate + done * (config.final_learning_rate - rate),
-            cost + done * (final_cost - cost),
+            anneal(config.learning_rate, config.final_learning_rate, updates, over),
+            anneal(cost, final_cost, updates, over),
         )
 
     def loss(
@@ -315,9 +252,10 @@ class PPO:
         objective, ratio = clipped_objective(
             log_prob, batch.log_prob, advantage, config.clip_epsilon
         )
-        policy_loss = -objective.mean()
-        value_loss = 0.5 * jnp.square(value - batch.returns).mean()
-        entropy = distribution.entropy().mean()
+        mean = weighted_mean(batch.weight)
+        policy_loss = -mean(objective)
+        value_loss = 0.5 * mean(jnp.square(value - batch.returns))
+        entropy = mean(distribution.entropy())
         entropy_cost = self.annealed(state.updates)[1]
         loss = policy_loss + config.value_cost * value_loss - entropy_cost * entropy
         return loss, {
@@ -326,22 +264,31 @@ class PPO:
             "value_loss": value_loss,
             "entropy": entropy,
             # An estimate of KL(old || new) that is never negative (Schulman 2020).
-            "kl": (ratio - 1.0 - (log_prob - batch.log_prob)).mean(),
-            "clip_fraction": (jnp.abs(ratio - 1.0) > config.clip_epsilon).mean(),
+            "kl": mean(ratio - 1.0 - (log_prob - batch.log_prob)),
+            "clip_fraction": mean(jnp.abs(ratio - 1.0) > config.clip_epsilon),
         }
 
     def samples(self, rollout: Rollout) -> Samples:
         """A rollout (T, B, ...) with its advantages, as N samples in the order of time."""
         config = self.config
         advantage = gae(
-            rollout.reward * config.reward_scale, rollout.value, rollout.next_value,
-            rollout.terminated, rollout.truncated, config.gamma, config.gae_lambda,
-        )  # fmt: skip
-        return merge_axes(
-            Samples(
-                rollout.obs, rollout.action, rollout.log_prob, advantage, advantage + rollout.value
-            )
+            rollout.reward * config.reward_scale,
+            rollout.value,
+            rollout.next_value,
+            rollout.terminated,
+            rollout.truncated,
+            config.gamma,
+            config.gae_lambda,
         )
+        samples = Samples(
+            obs=rollout.obs,
+            action=rollout.action,
+            log_prob=rollout.log_prob,
+            advantage=advantage,
+            returns=advantage + rollout.value,
+            weight=rollout.weight,
+        )
+        return merge_axes(samples)
 
     def learn(self, state: PPOState, batch: Samples) -> tuple[PPOState, dict[str, Array]]:
         """One gradient step on one minibatch; what is not finite changes nothing.
@@ -350,47 +297,19 @@ class PPO:
         """
         (_, parts), grads = jax.value_and_grad(self.loss, has_aux=True)(state.params, state, batch)
         parts, grads = self.shared((parts, grads))
-        norm = optax.tree.norm(grads)
-        good = jnp.isfinite(parts["loss"]) & jnp.isfinite(norm)
-        steps, opt_state = self.optimiser.update(grads, state.opt_state, state.params)
         rate = self.annealed(state.updates)[0]
-        params = jax.tree.map(lambda p, step: p - rate * step, state.params, steps)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(good, new, old),
-            (params, opt_state), (state.params, state.opt_state),
-        )  # fmt: skip
-        parts = parts | {"grad_norm": norm, "good": good}
-        return state.replace(params=params, opt_state=opt_state), parts
+        state, step = guarded_step(self.optimiser, state, grads, parts["loss"], rate)
+        return state, parts | step
 
     def update(self, state: PPOState, rollout: Rollout, key: Key) -> tuple[PPOState, PPOMetrics]:
         """`num_epochs` passes over a rollout, in minibatches of another order each time."""
-        config = self.config
         samples = self.samples(rollout)
-        size = samples.advantage.shape[0]
-        if size % config.num_minibatches:
-            raise ValueError(
-                f"ppo: a rollout of {size} steps does not split into "
-                f"num_minibatches={config.num_minibatches} of equal size"
-            )
-
-        def epoch(state, key):
-            def one(state, rows):
-                return self.learn(state, jax.tree.map(lambda x: x[rows], samples))
-
-            return jax.lax.scan(one, state, shuffled(key, size, config.num_minibatches))
-
-        new, parts = jax.lax.scan(epoch, state, draws.split(key, config.num_epochs))
-        good = parts.pop("good")
-        means = {
-            name: jnp.where(good, x, 0.0).sum() / jnp.maximum(good.sum(), 1)
-            for name, x in parts.items()
-        }
-        spread = self.variance(samples.returns)
-        missed = self.variance(samples.advantage)  # returns less values
+        new, means = learn_in_minibatches(self.learn, state, samples, key, self.config)
         metrics = PPOMetrics(
             **means,
-            explained_variance=1.0 - missed / jnp.maximum(spread, 1e-8),
-            skipped=(~good).sum().astype(jnp.float32),
+            explained_variance=explained_variance(
+                samples.returns, samples.advantage, self.axis_name
+            ),
         )
         # Only now: the ratios above compare policies that see the world alike.
         normaliser = observe(state.normaliser, rollout.obs, self.axis_name)
@@ -413,18 +332,51 @@ class PPO:
         step, the metrics, and what `watch` made.
         """
         play_key, learn_key = draws.split(key)
-        worlds, timestep, rollout, steps = self.rollout(
-            env, state, worlds, timestep, params, play_key
+        worlds, timestep, rollout, steps = collect(
+            self, env, state, worlds, timestep, params, play_key
         )
         state, metrics = self.update(state, rollout, learn_key)
         return state, worlds, timestep, metrics, watch(steps)
 
 
-def shuffled(key: Key, size: int, parts: int) -> Array:
-    """The numbers 0 .. size-1 in random order, (parts, size / parts)."""
-    return jnp.argsort(draws.bits(key, (size,))).reshape(parts, -1)
+# Descriptors -----------------------------------------------------------------------------------
 
 
-def merge_axes(tree: PyTree) -> PyTree:
-    """Leaves (T, B, ...) to (T * B, ...)."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None) -> PPO:
+    """PPO for a world of `spec`, with multi-layer perceptrons unless it brings its own network."""
+    if networks.actor_critic is not None:
+        return PPO(config, networks.actor_critic(config), axis_name)
+    space = spec.action
+    net = ActorCritic(
+        num_actions=space.n if isinstance(space, Discrete) else None,
+        action_size=space.shape[0] if isinstance(space, Box) else None,
+        hidden=config.hidden,
+        activation=config.activation,
+        initial_log_std=config.initial_log_std,
+    )
+
+    def inputs(obs: PyTree) -> dict[str, Any]:
+        apart = networks.critic_encode is not None
+        return {
+            "obs": networks.encode(obs),
+            "critic_obs": networks.encode_for_critic(obs) if apart else None,
+        }
+
+    return PPO(
+        config,
+        Network(
+            init=lambda key, obs: net.init(key, **inputs(obs)),
+            apply=lambda params, obs: net.apply(params, **inputs(obs)),
+        ),
+        axis_name,
+    )
+
+
+ALGORITHM = Algorithm(
+    name="ppo",
+    description="clipped policy gradients from fresh rollouts",
+    loop="on_policy",
+    actions=frozenset({"discrete", "continuous"}),
+    config=PPOConfig,
+    make=make,
+)

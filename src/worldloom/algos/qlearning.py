@@ -13,35 +13,39 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from worldloom.algos.algorithm import Algorithm
 from worldloom.algos.metrics import LearnMetrics
+from worldloom.algos.off_policy import EpsilonGreedyConfig
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
+from worldloom.nn.networks import Networks
 from worldloom.nn.values import epsilon_greedy, num_actions, weighted
 
 
 @dataclass(frozen=True)
-class QLearningConfig:
-    """Every option of the algorithm.
+class QLearningConfig(EpsilonGreedyConfig):
+    """Options of the algorithm; the defaults are for treasure hunt.
 
-    learning_rate: share of the error that an update removes. gamma and n_step are for the
-    memory, which hands the learner n-step sums and the discount of what follows.
+    learning_rate: share of the error that an update removes.
     """
 
     table_size: int = 1 << 16
     learning_rate: float = 0.1
     gamma: float = 0.9
-    n_step: int = 1
-    batch_size: int = 64
+    buffer_size: int = 13_056
+    gradient_steps: int = 20
 
     def __post_init__(self):
-        for name in ("table_size", "n_step", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"qlearning: {name}={getattr(self, name)}; use at least 1")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"qlearning: gamma={self.gamma:g}; it must be in [0, 1]")
-        if not 0.0 < self.learning_rate <= 1.0:
-            raise ValueError(f"qlearning: learning_rate={self.learning_rate:g}; use (0, 1]")
+        super().__post_init__()
+        check_fields(
+            "qlearning",
+            self,
+            at_least={"table_size": 1},
+            positive=("learning_rate",),
+            fractions=("learning_rate",),
+        )
 
 
 class QLearner(struct.PyTreeNode):
@@ -56,8 +60,8 @@ class QLearning:
     config: QLearningConfig
     num_actions: int
 
-    def init(self, key: Key, spec: EnvSpec) -> QLearner:
-        """A table of zeros, whatever the key."""
+    def init(self, key: Key, obs: Array) -> QLearner:
+        """A table of zeros, whatever the key and the observations."""
         return QLearner(
             jnp.zeros((self.config.table_size, self.num_actions), jnp.float32), jnp.int32(0)
         )
@@ -65,7 +69,7 @@ class QLearning:
     def act(
         self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, frames, *frame).
+        """Actions (B,) and their values (B, actions) for obs (B, ...).
 
         Equal values are chosen among at random: where nothing was learned yet, the first action
         would otherwise be taken for ever.
@@ -73,8 +77,8 @@ class QLearning:
         explore_key, tie_key = jax.random.split(key)
         q = params[table_rows(obs, self.config.table_size)]
         best = q == q.max(axis=-1, keepdims=True)
-        luck = jnp.where(best, draws.uniform(tie_key, q.shape), -1.0)
-        return epsilon_greedy(luck, explore_key, explore), q
+        tie_break = jnp.where(best, draws.uniform(tie_key, q.shape), -1.0)
+        return epsilon_greedy(tie_break, explore_key, explore), q
 
     def update(self, learner: QLearner, batch: Batch, key: Key) -> tuple[QLearner, LearnMetrics]:
         """Moves each value in the batch towards the mean of what the batch says of it.
@@ -127,6 +131,17 @@ def scrambled(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def make(config: QLearningConfig, spec: EnvSpec) -> QLearning:
-    """The agent for a world of `spec`."""
+def make(config: QLearningConfig, spec: EnvSpec, networks: Networks) -> QLearning:
+    """The agent for a world of `spec`; it hashes observations and needs no network."""
     return QLearning(config, num_actions(spec))
+
+
+ALGORITHM = Algorithm(
+    name="qlearning",
+    description="a table of values over hashed observations",
+    loop="off_policy",
+    actions=frozenset({"discrete"}),
+    config=QLearningConfig,
+    make=make,
+    one_array=True,
+)

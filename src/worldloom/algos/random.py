@@ -1,28 +1,29 @@
 """The uniform random agent: the score that learning has to beat."""
 
+import math
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
+from worldloom.algos.algorithm import Algorithm
 from worldloom.algos.metrics import LearnMetrics
+from worldloom.algos.off_policy import OffPolicyConfig
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
+from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Array, Batch, Key, PyTree
-from worldloom.nn.values import num_actions
+from worldloom.nn.networks import Networks
 
 
 @dataclass(frozen=True)
-class RandomConfig:
-    """What memory and loop ask of every agent; none of it changes how this one plays."""
+class RandomConfig(OffPolicyConfig):
+    """Options that loops ask of every agent; none of them changes how this one plays."""
 
     gamma: float = 0.9
-    n_step: int = 1
     batch_size: int = 1
-
-    def __post_init__(self):
-        if self.batch_size < 1:
-            raise ValueError(f"random: batch_size={self.batch_size}; it must be at least 1")
+    gradient_steps: int = 0
 
 
 class RandomLearner(struct.PyTreeNode):
@@ -34,19 +35,26 @@ class Random:
     """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
 
     config: RandomConfig
-    num_actions: int
+    action: Discrete | Box
 
-    def init(self, key: Key, spec: EnvSpec) -> RandomLearner:
+    def init(self, key: Key, obs: PyTree) -> RandomLearner:
         """Nothing to draw: every random agent is the same."""
         return RandomLearner(jnp.float32(0.0))
 
     def act(
-        self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
+        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float = 0.0
     ) -> tuple[Array, Array]:
-        """Any actions (B,), whatever `explore` is; all values (B, actions) are zero."""
-        count = obs.shape[0]
-        action = draws.integers(key, (count,), self.num_actions)
-        return action, jnp.zeros((count, self.num_actions), jnp.float32)
+        """Uniform actions (B, ...), whatever `explore` is.
+
+        Of discrete actions the values (B, actions), all zero; of continuous ones (B,) zeros.
+        """
+        count, space = jax.tree.leaves(obs)[0].shape[0], self.action
+        if isinstance(space, Discrete):
+            action = draws.integers(key, (count,), space.n)
+            return action, jnp.zeros((count, space.n), jnp.float32)
+        unit = draws.uniform(key, (count, *space.shape))
+        action = space.low + (space.high - space.low) * unit
+        return action.astype(space.dtype), jnp.zeros((count,), jnp.float32)
 
     def update(
         self, learner: RandomLearner, batch: Batch, key: Key
@@ -56,6 +64,24 @@ class Random:
         return learner, LearnMetrics(nan, nan, nan)
 
 
-def make(config: RandomConfig, spec: EnvSpec) -> Random:
+def make(config: RandomConfig, spec: EnvSpec, networks: Networks) -> Random:
     """The agent for a world of `spec`."""
-    return Random(config, num_actions(spec))
+    space = spec.action
+    if not isinstance(space, Discrete | Box):
+        raise ValueError(f"random: the actions of {spec.name} are a {type(space).__name__}")
+    if isinstance(space, Box) and not math.isfinite(space.high - space.low):
+        raise ValueError(
+            f"random: nothing is uniform on the actions of {spec.name}, "
+            f"[{space.low:g}, {space.high:g}]; give them finite bounds"
+        )
+    return Random(config, space)
+
+
+ALGORITHM = Algorithm(
+    name="random",
+    description="plays at random and learns nothing",
+    loop="off_policy",
+    actions=frozenset({"discrete", "continuous"}),
+    config=RandomConfig,
+    make=make,
+)

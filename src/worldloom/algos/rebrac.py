@@ -5,28 +5,17 @@ norm keeps critics from growing where there are no data.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.offline import (
-    LinkedRows,
-    Metrics,
-    Trained,
-    as_arrays,
-    averaged,
-    bootstrapped,
-    check_numbers,
-    check_sizes,
-    compute_gradients,
-    descend,
-    trained,
-)
-from worldloom.core import draws
-from worldloom.core.types import Array, Key
-from worldloom.nn.offline import Weights, critics, deterministic, make_critics, make_mlp
+from worldloom.algos.actor_critic import Metrics, smoothed_action
+from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.offline import LinkedRows, OfflineConfig, bootstrapped
+from worldloom.algos.offline_actor_critic import DelayedActorCritic, DelayedLearner
+from worldloom.core.checks import check_fields
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.nn.offline import Weights, critics, deterministic
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
 
@@ -50,70 +39,40 @@ class ReBRACHyper(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class ReBRACConfig:
+class ReBRACConfig(OfflineConfig):
     """The actor and all targets move once in `policy_delay` updates."""
 
-    hidden: tuple[int, ...] = (256, 256)
     policy_delay: int = 2
     hyper: ReBRACHyper = field(default_factory=ReBRACHyper)
 
     def __post_init__(self):
-        check_sizes("rebrac", self, "policy_delay")
-        check_numbers(
-            "rebrac", self.hyper, positive=("actor_rate", "critic_rate"),
-            at_least_0=("actor_penalty", "critic_penalty", "policy_noise", "noise_clip"),
-            shares=("gamma", "tau"),
-        )  # fmt: skip
-
-
-class ReBRACLearner(struct.PyTreeNode):
-    """All that is learned."""
-
-    actor: Trained
-    critic: Trained
-    target_actor: Weights
-    target_critic: Weights
-    hyper: ReBRACHyper
-    step: Array
-    actor_metrics: Metrics  # of the newest step of the actor
+        super().__post_init__()
+        check_fields("rebrac", self, at_least={"policy_delay": 1})
+        check_fields(
+            "rebrac",
+            self.hyper,
+            at_least={"actor_penalty": 0, "critic_penalty": 0, "policy_noise": 0, "noise_clip": 0},
+            positive=("actor_rate", "critic_rate"),
+            fractions=("gamma", "tau"),
+        )
 
 
 @dataclass(frozen=True)
-class ReBRAC:
+class ReBRAC(DelayedActorCritic):
     """The algorithm, as pure functions."""
 
     config: ReBRACConfig = field(default_factory=ReBRACConfig)
+    critic_norm = True
 
-    @property
-    def period(self) -> int:
-        return self.config.policy_delay
-
-    def init(
-        self, key: Key, obs_size: int, action_size: int, hyper: ReBRACHyper | None = None
-    ) -> ReBRACLearner:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        actor_key, critic_key = draws.split(key)
-        hidden = self.config.hidden
-        actor = make_mlp(actor_key, (obs_size, *hidden, action_size))
-        critic = make_critics(critic_key, 2, obs_size, action_size, hidden, norm=True)
-        return ReBRACLearner(
-            trained(actor), trained(critic), actor, critic,
-            as_arrays(hyper or self.config.hyper), jnp.int32(0),
-            {"actor_loss": jnp.float32(0.0), "clone_error": jnp.float32(0.0)},
-        )  # fmt: skip
-
-    # Losses ------------------------------------------------------------------------------------
-
-    def target(self, learner: ReBRACLearner, rows: LinkedRows, key: Key) -> Array:
+    def target(self, learner: DelayedLearner, rows: LinkedRows, key: Key) -> Array:
         """What the critics shall say of rows, (B,) (eq. 4): less where the data did otherwise.
 
         The last row of a log that was cut has no next action to be held to.
         """
         hyper = learner.hyper
-        action = deterministic(learner.target_actor, rows.next_obs)
-        noise = hyper.policy_noise * draws.normal(key, action.shape)
-        noise = jnp.clip(noise, -hyper.noise_clip, hyper.noise_clip)
-        action = jnp.clip(action + noise, -1.0, 1.0)
+        action = smoothed_action(
+            learner.target_actor, rows.next_obs, key, hyper.policy_noise, hyper.noise_clip
+        )
         next_value = critics(learner.target_critic, rows.next_obs, action).min(0)
         unlike = jnp.square(action - rows.next_action).sum(-1)
         penalty = jnp.where(rows.followed, hyper.critic_penalty * unlike, 0.0)
@@ -140,39 +99,20 @@ class ReBRAC:
         loss = penalty * clone - q.mean() / (spread + 1e-8)
         return loss, {"actor_loss": loss, "clone_error": clone}
 
-    # Update ------------------------------------------------------------------------------------
+    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
+        """Both critics, the spread of their values, and the actor's penalty."""
+        return learner.critic.params, metrics["spread"], learner.hyper.actor_penalty
 
-    def update(
-        self, learner: ReBRACLearner, rows: LinkedRows, key: Key, turn: int | None = None
-    ) -> tuple[ReBRACLearner, Metrics]:
-        """One step of the critics on rows (B, ...), and in its turn one of the actor."""
-        target = self.target(learner, rows, key)
-        grads, metrics = compute_gradients(self.critic_loss, learner.critic.params, rows, target)
-        critic = descend(learner.critic, grads, learner.hyper.critic_rate)
-        learner = learner.replace(critic=critic, step=learner.step + 1)
-        if turn is None:
-            due = learner.step % self.config.policy_delay == 0
-            spread = metrics["spread"]
-            learner = jax.lax.cond(
-                due, self._delayed, lambda learner, *_: learner, learner, rows, spread
-            )
-        elif turn == self.config.policy_delay - 1:
-            learner = self._delayed(learner, rows, metrics["spread"])
-        return learner, metrics | learner.actor_metrics
-
-    def _delayed(self, learner: ReBRACLearner, rows: Rows, spread: Array) -> Any:
-        hyper, critic = learner.hyper, learner.critic.params
-        grads, metrics = compute_gradients(
-            self.actor_loss, learner.actor.params, rows, critic, spread, hyper.actor_penalty
-        )
-        actor = descend(learner.actor, grads, hyper.actor_rate)
-        return learner.replace(
-            actor=actor,
-            target_actor=averaged(learner.target_actor, actor.params, hyper.tau),
-            target_critic=averaged(learner.target_critic, critic, hyper.tau),
-            actor_metrics=metrics,
-        )
-
-    def policy(self, learner: ReBRACLearner, dataset: Dataset) -> PolicyState:
-        """What can be executed: the actor's average, which errors of the critics move less."""
+    def policy(self, learner: DelayedLearner, dataset: Dataset) -> PolicyState:
+        """Deterministic policy: the target actor, which errors of the critics move less."""
         return PolicyState(learner.target_actor, dataset.mean, dataset.std, deterministic)
+
+
+ALGORITHM = Algorithm(
+    name="rebrac",
+    description="TD3+BC with penalties on actor and critic, and layer norm",
+    loop="offline",
+    actions=frozenset({"continuous"}),
+    config=ReBRACConfig,
+    make=lambda config, spec=None, networks=None: ReBRAC(config),
+)

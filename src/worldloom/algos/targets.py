@@ -35,13 +35,13 @@ def start(params: PyTree, optimiser: optax.GradientTransformation) -> TargetLear
     return TargetLearner(params, target, optimiser.init(params), jnp.int32(0))
 
 
-def descend(
+def gradient_step(
     learner: TargetLearner,
     loss: Callable[[PyTree], tuple[Array, Array]],
     optimiser: optax.GradientTransformation,
     target_rate: float,
 ) -> tuple[TargetLearner, LearnMetrics]:
-    """One step down the gradient of `loss`, then a share `target_rate` flows into the target.
+    """One gradient step on `loss`, then the target follows by the share `target_rate`.
 
     `loss(params)` returns the loss and the mean value of the actions in the batch.
     """

@@ -1,35 +1,19 @@
 """TD3+BC (Fujimoto & Gu 2021): TD3 whose actor is held to the data by a cloning term."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.offline import (
-    Metrics,
-    Trained,
-    as_arrays,
-    averaged,
-    bootstrapped,
-    check_numbers,
-    check_sizes,
-    compute_gradients,
-    descend,
-    trained,
-)
-from worldloom.core import draws
-from worldloom.core.types import Array, Key
-from worldloom.nn.offline import (
-    Weights,
-    critic,
-    critics,
-    deterministic,
-    make_critics,
-    make_mlp,
-    member,
-)
+from worldloom.algos import actor_critic
+from worldloom.algos.actor_critic import Metrics, smoothed_action
+from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.offline import OfflineConfig, bootstrapped
+from worldloom.algos.offline_actor_critic import DelayedActorCritic, DelayedLearner
+from worldloom.core.checks import check_fields
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.nn.offline import Weights, critic, critics, deterministic, member
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
 
@@ -47,74 +31,42 @@ class TD3BCHyper(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class TD3BCConfig:
+class TD3BCConfig(OfflineConfig):
     """The actor and all targets move once in `policy_delay` updates."""
 
-    hidden: tuple[int, ...] = (256, 256)
     policy_delay: int = 2
     hyper: TD3BCHyper = field(default_factory=TD3BCHyper)
 
     def __post_init__(self):
-        check_sizes("td3bc", self, "policy_delay")
-        check_numbers(
-            "td3bc", self.hyper, positive=("actor_rate", "critic_rate"),
-            at_least_0=("alpha", "policy_noise", "noise_clip"), shares=("gamma", "tau"),
-        )  # fmt: skip
-
-
-class TD3BCLearner(struct.PyTreeNode):
-    """All that is learned."""
-
-    actor: Trained
-    critic: Trained
-    target_actor: Weights
-    target_critic: Weights
-    hyper: TD3BCHyper
-    step: Array
-    actor_metrics: Metrics  # of the newest step of the actor
+        super().__post_init__()
+        check_fields("td3bc", self, at_least={"policy_delay": 1})
+        check_fields(
+            "td3bc",
+            self.hyper,
+            at_least={"alpha": 0, "policy_noise": 0, "noise_clip": 0},
+            positive=("actor_rate", "critic_rate"),
+            fractions=("gamma", "tau"),
+        )
 
 
 @dataclass(frozen=True)
-class TD3BC:
+class TD3BC(DelayedActorCritic):
     """The algorithm, as pure functions."""
 
     config: TD3BCConfig = field(default_factory=TD3BCConfig)
 
-    @property
-    def period(self) -> int:
-        return self.config.policy_delay
-
-    def init(
-        self, key: Key, obs_size: int, action_size: int, hyper: TD3BCHyper | None = None
-    ) -> TD3BCLearner:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        actor_key, critic_key = draws.split(key)
-        hidden = self.config.hidden
-        actor = make_mlp(actor_key, (obs_size, *hidden, action_size))
-        critic = make_critics(critic_key, 2, obs_size, action_size, hidden)
-        return TD3BCLearner(
-            trained(actor), trained(critic), actor, critic,
-            as_arrays(hyper or self.config.hyper), jnp.int32(0),
-            {"actor_loss": jnp.float32(0.0), "clone_error": jnp.float32(0.0)},
-        )  # fmt: skip
-
-    # Losses ------------------------------------------------------------------------------------
-
-    def target(self, learner: TD3BCLearner, rows: Rows, key: Key) -> Array:
+    def target(self, learner: DelayedLearner, rows: Rows, key: Key) -> Array:
         """What the critics shall say of rows, (B,): clipped double Q with smoothed actions."""
         hyper = learner.hyper
-        action = deterministic(learner.target_actor, rows.next_obs)
-        noise = hyper.policy_noise * draws.normal(key, action.shape)
-        noise = jnp.clip(noise, -hyper.noise_clip, hyper.noise_clip)
-        action = jnp.clip(action + noise, -1.0, 1.0)
+        action = smoothed_action(
+            learner.target_actor, rows.next_obs, key, hyper.policy_noise, hyper.noise_clip
+        )
         next_value = critics(learner.target_critic, rows.next_obs, action).min(0)
         return bootstrapped(rows, hyper.gamma, next_value)
 
     def critic_loss(self, weights: Weights, rows: Rows, target: Array) -> tuple[Array, Metrics]:
         """Squared errors, summed over both critics."""
-        q = critics(weights, rows.obs, rows.action)
-        loss = jnp.square(q - target).mean(-1).sum()
-        return loss, {"critic_loss": loss, "q": q.mean()}
+        return actor_critic.critic_loss(weights, rows.obs, rows.action, target)
 
     def actor_loss(
         self, weights: Weights, rows: Rows, first_critic: Weights, alpha: Array
@@ -127,36 +79,20 @@ class TD3BC:
         loss = clone - scale * q.mean()
         return loss, {"actor_loss": loss, "clone_error": clone}
 
-    # Update ------------------------------------------------------------------------------------
+    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
+        """The first critic and alpha."""
+        return member(learner.critic.params, 0), learner.hyper.alpha
 
-    def update(
-        self, learner: TD3BCLearner, rows: Rows, key: Key, turn: int | None = None
-    ) -> tuple[TD3BCLearner, Metrics]:
-        """One step of the critics on rows (B, ...), and in its turn one of the actor."""
-        target = self.target(learner, rows, key)
-        grads, metrics = compute_gradients(self.critic_loss, learner.critic.params, rows, target)
-        critic = descend(learner.critic, grads, learner.hyper.critic_rate)
-        learner = learner.replace(critic=critic, step=learner.step + 1)
-        if turn is None:
-            due = learner.step % self.config.policy_delay == 0
-            learner = jax.lax.cond(due, self._delayed, lambda learner, _: learner, learner, rows)
-        elif turn == self.config.policy_delay - 1:
-            learner = self._delayed(learner, rows)
-        return learner, metrics | learner.actor_metrics
-
-    def _delayed(self, learner: TD3BCLearner, rows: Rows) -> Any:
-        hyper, critic = learner.hyper, learner.critic.params
-        grads, metrics = compute_gradients(
-            self.actor_loss, learner.actor.params, rows, member(critic, 0), hyper.alpha
-        )
-        actor = descend(learner.actor, grads, hyper.actor_rate)
-        return learner.replace(
-            actor=actor,
-            target_actor=averaged(learner.target_actor, actor.params, hyper.tau),
-            target_critic=averaged(learner.target_critic, critic, hyper.tau),
-            actor_metrics=metrics,
-        )
-
-    def policy(self, learner: TD3BCLearner, dataset: Dataset) -> PolicyState:
-        """What can be executed."""
+    def policy(self, learner: DelayedLearner, dataset: Dataset) -> PolicyState:
+        """Deterministic policy: the actor."""
         return PolicyState(learner.actor.params, dataset.mean, dataset.std, deterministic)
+
+
+ALGORITHM = Algorithm(
+    name="td3bc",
+    description="TD3 with a cloning term in the actor",
+    loop="offline",
+    actions=frozenset({"continuous"}),
+    config=TD3BCConfig,
+    make=lambda config, spec=None, networks=None: TD3BC(config),
+)

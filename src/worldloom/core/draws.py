@@ -22,8 +22,17 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> 15)
 
 
+def as_key(key: Array) -> Key:
+    """A typed key, from one of either kind: `jax.random.key`, or the bare words of `PRNGKey`."""
+    key = jnp.asarray(key)
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
 def bits(key: Key, shape: tuple[int, ...] = ()) -> Array:
     """Uniform uint32 of any shape."""
+    key = as_key(key)
     if key.shape:
         raise ValueError(f"draws: one key is needed, got keys of shape {key.shape}; use jax.vmap")
     words = jax.random.key_data(key)
@@ -37,6 +46,7 @@ def split(key: Key, count: int = 2) -> Key:
 
     For loops over worlds: threefry would cost more there than what the keys are used for.
     """
+    key = as_key(key)
     width = jax.random.key_data(key).shape[-1]
     return jax.random.wrap_key_data(bits(key, (count, width)), impl=jax.random.key_impl(key))
 

@@ -156,18 +156,18 @@ def agreed(flag: bool) -> bool:
 
 
 def to_host(tree: PyTree) -> PyTree:
-    """The whole of every leaf in numpy (keys as they are), also where processes hold parts.
+    """The whole of every leaf that lies on several devices or processes, in numpy (keys as keys).
 
     All processes must ask for it at the same time.
     """
 
     def whole(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
             return leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             words = np.asarray(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(jnp.asarray(words))
-        if leaf.is_fully_replicated:
+        if leaf.is_fully_addressable or leaf.is_fully_replicated:
             return np.asarray(leaf)
         from jax.experimental import multihost_utils
 

@@ -1,7 +1,6 @@
 """Playing worlds: the only scans over environment steps are in this file."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,8 +10,9 @@ from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, EnvSpec, PureEnv, TurnBased
 from worldloom.core.types import Array, Key, PyTree, TimeStep, Turn
 
-# act(agent, obs, key) -> action: one agent's params, its observations (W, ...), actions (W,)
-ActFn = Callable[[PyTree, PyTree, Key], Array]
+# act(agent, obs, key) -> (actions (W,), what to record of them): one agent's params, and its
+# observations (W, ...)
+ActFn = Callable[[PyTree, PyTree, Key], tuple[Array, PyTree]]
 
 
 def play_steps(
@@ -90,15 +90,15 @@ def agent_turn(
     agent: PyTree,
     params: PyTree,
 ) -> tuple[PyTree, tuple[PyTree, Array, Array]]:
-    """Agent `i` of a batched, frame-stacked world looks and acts.
+    """Agent `i` of a batched world looks and acts.
 
-    Returns the state and (newest frame (W, *frame), action (W,), rewards (W, A)).
+    Returns the state and (what `act` records (W, ...), action (W,), rewards (W, A)).
     """
     choose_key, apply_key = draws.split(key)
     obs = env.observe_agent(state, i, params)
-    action = act(agent, obs, choose_key)
+    action, record = act(agent, obs, choose_key)
     state, reward = env.apply_agent(apply_key, state, i, action, params)
-    return state, (newest_frame(env.spec, obs), action, reward)
+    return state, (record, action, reward)
 
 
 def turn_keys(key: Key, num_agents: int) -> tuple[Key, Key]:
@@ -115,7 +115,7 @@ def play_turn(
     agents: PyTree,
     params: PyTree,
 ) -> tuple[PyTree, Turn]:
-    """One turn of every agent in a batched, frame-stacked world, in the order the task prescribes.
+    """One turn of every agent in a batched world, in the order the task prescribes.
 
     `agents` is whatever `act` needs of each agent, stacked on a leading axis. A list with one
     entry for each agent unrolls the loop over them: longer to compile, but large parameters are
@@ -138,18 +138,18 @@ def play_turn(
             for i, agent in enumerate(agents):
                 state, did = one(state, (jnp.int32(i), agent, keys[i]))
                 seen.append(did)
-            frame, action, paid = stack.stack(seen)
+            record, action, paid = stack.stack(seen)
         else:
-            state, (frame, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
+            state, (record, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
         reward = paid.sum(axis=0).T
     else:
         choose_keys = jax.vmap(lambda k: draws.split(k)[0])(keys)
         obs = jax.vmap(env.observe_agent, (None, 0, None))(state, indices, params)
-        action = jax.vmap(act)(agents, obs, choose_keys)
-        state, paid = env.apply_all(apply_key, state, action.T, params)
-        frame, reward = jax.vmap(partial(newest_frame, env.spec))(obs), paid.T
+        action, record = jax.vmap(act)(agents, obs, choose_keys)
+        state, paid = env.apply_all(apply_key, state, jnp.swapaxes(action, 0, 1), params)
+        reward = paid.T
     state, terminated, truncated = env.end_turn(end_key, state, params)
-    return state, Turn(frame, action, reward, terminated, truncated)
+    return state, Turn(record, action, reward, terminated, truncated)
 
 
 def play_turns(

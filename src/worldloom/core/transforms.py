@@ -1,9 +1,11 @@
 """Functions from environment to environment. There is no wrapper class to inherit from.
 
-`frame_stack` needs a turn-based world. The others take any; `time_limit` and `batch` keep a
-turn-based one turn based, `autoreset` and `episode_stats` keep its `reset` and `step` only.
+`frame_stack` needs a turn-based world. The others take any; `time_limit`, `batch` and
+`normalise_actions` keep a turn-based one turn based, `autoreset` and `episode_stats` keep its
+`reset` and `step` only.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -162,6 +164,27 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         observe_agent, apply_agent, apply_all, end_turn,
     )  # fmt: skip
     return made
+
+
+class JointObservation(struct.PyTreeNode):
+    """What one agent sees, and what all of them see, for critics that may know it."""
+
+    own: Array
+    everyone: Array  # (A, ...)
+
+
+def joint_observations(env: TurnBased | PureEnv) -> PureEnv:
+    """A turn-based world in which `observe_agent` gives a `JointObservation`.
+
+    `reset` and `step` are as they were: what they return is for those who need no critic.
+    """
+    inner = as_pure(env)
+
+    def observe_agent(state, i, params):
+        everyone = observe_all(inner, state, params)
+        return JointObservation(inner.observe_agent(state, i, params), everyone)
+
+    return replace(inner, observe_agent=observe_agent)
 
 
 class TimeLimitState(TransformState):
@@ -379,3 +402,50 @@ def episode_stats(env: Environment | PureEnv) -> PureEnv:
         return EpisodeStatsState(new, stats.replace(inner=())), timestep.replace(info=stats)
 
     return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
+
+
+def normalise_actions(env: Environment | PureEnv) -> PureEnv:
+    """Actions in [-1, 1], scaled linearly to the world's Box; what lies outside is clipped to it.
+
+    For algorithms that act in [-1, 1]. The middle of the box is 0, so a box that is symmetric
+    about zero is scaled without rounding, and [-1, 1] itself is only clipped.
+    """
+    inner = as_pure(env)
+    box = inner.spec.action
+    if not isinstance(box, Box) or not jnp.issubdtype(jnp.dtype(box.dtype), jnp.floating):
+        raise ValueError(
+            f"normalise_actions: the actions of {inner.spec.name} are {box}; only a Box of floats "
+            "can be scaled"
+        )
+    if math.isinf(box.low) or math.isinf(box.high):
+        raise ValueError(
+            f"normalise_actions: {inner.spec.name} takes actions in [{box.low:g}, {box.high:g}]; "
+            "give the box finite bounds"
+        )
+    centre, half = (box.high + box.low) / 2.0, (box.high - box.low) / 2.0
+
+    def scale(action):
+        action = jnp.asarray(action, box.dtype)
+        return jnp.clip(centre + half * action, box.low, box.high)
+
+    def step(key, state, action, params):
+        return inner.step(key, state, scale(action), params)
+
+    def step_rows(key, state, action, params):
+        return step_many(inner)(key, state, scale(action), params)
+
+    def apply_agent(key, state, i, action, params):
+        return inner.apply_agent(key, state, i, scale(action), params)
+
+    def apply_all(key, state, action, params):
+        return inner.apply_all(key, state, scale(action), params)
+
+    made = replace(
+        inner,
+        spec=replace(inner.spec, action=replace(box, low=-1.0, high=1.0)),
+        step=step,
+        step_many=inner.step_many and step_rows,
+    )
+    if not inner.turn_based:
+        return made
+    return replace(made, apply_agent=apply_agent, apply_all=apply_all)

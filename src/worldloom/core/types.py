@@ -32,10 +32,11 @@ class TimeStep(struct.PyTreeNode):
 class Turn(struct.PyTreeNode):
     """One turn of A agents in W worlds, as the turn loop records it.
 
-    frame (A, W, *frame), action (A, W), reward (A, W), terminated (W,), truncated (W,).
+    record (A, W, ...): what the acting function kept of each action, such as the newest frame;
+    action (A, W), reward (A, W), terminated (W,), truncated (W,).
     """
 
-    frame: PyTree
+    record: PyTree
     action: Array
     reward: Array
     terminated: Array
@@ -73,10 +74,16 @@ class Batch(struct.PyTreeNode):
 
 
 class RunState(struct.PyTreeNode):
-    """A whole experiment as one pytree: the thing that is checkpointed."""
+    """A whole experiment as one pytree: the thing that is checkpointed.
+
+    What a loop has no use for is (). `timestep` is where the next unroll starts; `prior` learns
+    beside the agent.
+    """
 
     learner: PyTree
     worlds: PyTree
     replay: PyTree
     key: Key
-    epoch: Array
+    iteration: Array
+    timestep: PyTree = ()
+    prior: PyTree = ()

@@ -1,4 +1,4 @@
-"""Networks of actor-critic methods: each returns a distribution over actions, and a value."""
+"""Networks of actor-critic methods: a distribution over actions, and a value; of grids Q, too."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.core.types import Array
 from worldloom.nn.distributions import Categorical, DiagonalGaussian, Distribution
-from worldloom.nn.values import flatten
+from worldloom.nn.values import NOT_ALLOWED, flatten
 
 COLOURS = 10  # of grid cells
 SMALL_GRID = 36  # cells, up to which a convolution is one matrix
@@ -191,11 +191,32 @@ class Convolution(nn.Module):
         return y
 
 
-class GridActorCritic(nn.Module):
-    """Chooses an operation and a cell to point at, as one flat action.
+def one_hot_cells(inputs: GridInputs) -> Array:
+    """Working grid, input and clipboard as one-hot colours, and two flags: float32 (B, H, W, 32).
 
-    Cells: working grid, input and clipboard as one-hot colours, all 0 outside of their areas, and
-    two flags; `convolutions` 3 x 3 layers of `channels`, the first with a bias for each position.
+    Cells outside of a grid's area have no colour. The flags: in the working grid's area, and
+    whether its colour differs from the input's.
+    """
+    _, height, width = inputs.grid.shape
+    shape = (height, width)
+    area = inside(inputs.size, shape)
+    layers = [
+        (inputs.grid, area),
+        (inputs.input, inside(inputs.input_size, shape)),
+        (inputs.clipboard, inside(inputs.clipboard_size, shape)),
+    ]
+    planes = [
+        (cells[..., None] == jnp.arange(COLOURS)) & there[..., None] for cells, there in layers
+    ]
+    differs = (inputs.grid != inputs.input)[..., None]
+    return jnp.concatenate([*planes, area[..., None], differs], axis=-1).astype(jnp.float32)
+
+
+class GridNetwork(nn.Module):
+    """What networks that choose an operation and a cell to point at share, and their sizes.
+
+    Cells: `one_hot_cells`, and `convolutions` 3 x 3 layers of `channels` over them, the first with
+    a bias for each position.
     Context: two dense layers over all cells, which can tell grids apart that no neighbourhood
     can, and what they say to each cell, added to that cell's channels. `anywhere` and `nowhere`
     are those of `point_action_mask`.
@@ -209,29 +230,16 @@ class GridActorCritic(nn.Module):
     anywhere: tuple[int, ...] = ()
     nowhere: tuple[int, ...] = ()
 
-    @nn.compact
-    def __call__(self, inputs: GridInputs) -> tuple[Categorical, Array]:
-        """The policy over N * H * W actions, and the value (B,)."""
+    def _features(self, inputs: GridInputs) -> tuple[Array, Array]:
+        """Of each cell (B, H, W, channels), and of the whole (B, context)."""
         batch, (height, width) = inputs.grid.shape[0], self.shape
         if inputs.grid.shape[1:] != self.shape:
             raise ValueError(
-                f"GridActorCritic: made for grids of {self.shape}, got {inputs.grid.shape[1:]}; "
-                "give it the canvas of the worlds as its shape"
+                f"{type(self).__name__}: made for grids of {self.shape}, got "
+                f"{inputs.grid.shape[1:]}; give it the canvas of the worlds as its shape"
             )
-        area = inside(inputs.size, self.shape)
-        layers = [
-            (inputs.grid, area),
-            (inputs.input, inside(inputs.input_size, self.shape)),
-            (inputs.clipboard, inside(inputs.clipboard_size, self.shape)),
-        ]
-        planes = [
-            (cells[..., None] == jnp.arange(COLOURS)) & there[..., None] for cells, there in layers
-        ]
-        differs = (inputs.grid != inputs.input)[..., None]
-        seen = jnp.concatenate([*planes, area[..., None], differs], axis=-1)
-        seen = seen.astype(jnp.float32)  # (B, H, W, 32): no colour means outside
-
-        x = seen
+        pixels = one_hot_cells(inputs)
+        x = pixels
         for i in range(self.convolutions):
             layer = Convolution(self.channels, use_bias=i > 0, name=f"convolution_{i}")
             x = layer(x)
@@ -240,16 +248,47 @@ class GridActorCritic(nn.Module):
                 x = x + self.param("position", zeros, (height, width, self.channels))
             x = nn.relu(x)
 
-        everything = jnp.concatenate([seen.reshape(batch, -1), inputs.features], axis=-1)
+        everything = jnp.concatenate([pixels.reshape(batch, -1), inputs.features], axis=-1)
         h = nn.relu(dense(self.context, name="context_0")(everything))
         h = nn.relu(dense(self.context, name="context_1")(h))
-        told = dense(height * width * self.channels, name="tell")(h)
-        x = nn.relu(x + told.reshape(batch, height, width, -1))
-        rows = x.reshape(-1, self.channels)  # a matrix is faster than a stack of rows
-        logits = dense(self.num_operations, 0.01, "policy")(rows)
-        logits = logits.reshape(batch, height * width, -1).swapaxes(1, 2).reshape(batch, -1)
-        mask = point_action_mask(
+        broadcast = dense(height * width * self.channels, name="tell")(h)
+        return nn.relu(x + broadcast.reshape(batch, height, width, -1)), h
+
+    def _actions(self, cells: Array, name: str) -> Array:
+        """A number for each flat action, (B, N * H * W), small at first."""
+        batch = cells.shape[0]
+        rows = cells.reshape(-1, self.channels)  # a matrix is faster than a stack of rows
+        each = dense(self.num_operations, 0.01, name)(rows)
+        return each.reshape(batch, -1, self.num_operations).swapaxes(1, 2).reshape(batch, -1)
+
+    def _value(self, cells: Array, context: Array) -> Array:
+        """(B,)"""
+        pooled = jnp.concatenate([context, cells.mean(axis=(1, 2))], axis=-1)
+        return dense(1, 1.0, "value")(pooled)[:, 0]
+
+    def _mask(self, inputs: GridInputs) -> Array:
+        return point_action_mask(
             inputs.operation_mask, inputs.size, self.shape, self.anywhere, self.nowhere
         )
-        value = dense(1, 1.0, "value")(jnp.concatenate([h, x.mean(axis=(1, 2))], axis=-1))
-        return Categorical(logits, mask), value[:, 0]
+
+
+class GridActorCritic(GridNetwork):
+    """A policy over flat actions on a grid, and the value."""
+
+    @nn.compact
+    def __call__(self, inputs: GridInputs) -> tuple[Categorical, Array]:
+        """The policy over N * H * W actions, and the value (B,)."""
+        cells, context = self._features(inputs)
+        logits = self._actions(cells, "policy")
+        return Categorical(logits, self._mask(inputs)), self._value(cells, context)
+
+
+class GridQValues(GridNetwork):
+    """Values of flat actions on a grid: that of the whole, and what each action adds to it."""
+
+    @nn.compact
+    def __call__(self, inputs: GridInputs) -> Array:
+        """Values (B, N * H * W), `NOT_ALLOWED` where the mask forbids an action."""
+        cells, context = self._features(inputs)
+        values = self._actions(cells, "advantage") + self._value(cells, context)[:, None]
+        return jnp.where(self._mask(inputs), values, NOT_ALLOWED)

@@ -50,6 +50,11 @@ def normalise(normaliser: Normaliser | None, obs: PyTree) -> PyTree:
     return jax.tree.map(one, obs, normaliser.mean, normaliser.var)
 
 
+def mean_and_std(normaliser: Normaliser) -> tuple[PyTree, PyTree]:
+    """What `normalise` subtracts and divides by."""
+    return normaliser.mean, jax.tree.map(lambda var: jnp.sqrt(var + EPSILON), normaliser.var)
+
+
 def observe(
     normaliser: Normaliser | None, obs: PyTree, axis_name: str | None = None
 ) -> Normaliser | None:

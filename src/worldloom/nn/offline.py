@@ -1,4 +1,4 @@
-"""The networks of offline learners: an actor, and critics as an ensemble on a leading axis.
+"""Networks of actor-critic methods: an actor, and critics as an ensemble on a leading axis.
 
 Weights are tuples of dicts of arrays, one dict a layer, so that they can be stacked, saved and
 exported as they are. Linear layers are drawn as PyTorch draws them.
@@ -53,7 +53,7 @@ def _linear(key: Key, lead: tuple[int, ...], inputs: int, outputs: int) -> dict[
 
 
 def deterministic(weights: Weights, obs: Array) -> Array:
-    """Actions (B, m) in (-1, 1) of an `mlp` with m outputs, for obs (B, n)."""
+    """Deterministic actions (B, m) in (-1, 1) of an `mlp` with m outputs, for obs (B, n)."""
     return jnp.tanh(mlp(weights, obs))
 
 
@@ -64,7 +64,7 @@ def gaussian(weights: Weights, obs: Array) -> tuple[Array, Array]:
 
 
 def squashed_mode(weights: Weights, obs: Array) -> Array:
-    """The middle (B, m) of the squashed Gaussian: the action taken where none is drawn."""
+    """Mean action (B, m) of a squashed Gaussian policy, for obs (B, n)."""
     return jnp.tanh(gaussian(weights, obs)[0])
 
 
@@ -141,8 +141,9 @@ def critic(weights: Weights, obs: Array, action: Array) -> Array:
     """Values (B,) of one critic, or (B, S) for actions (B, S, m)."""
     shape = action.shape[:-1]
     first = weights[0]
-    seen, done = obs @ first["obs"] + first["bias"], action @ first["action"]
-    x = seen + done if len(shape) == 1 else (seen[:, None] + done).reshape(-1, done.shape[-1])
+    of_obs, of_action = obs @ first["obs"] + first["bias"], action @ first["action"]
+    x = of_obs + of_action if len(shape) == 1 else of_obs[:, None] + of_action
+    x = x.reshape(-1, x.shape[-1])
     x = _activate(first, x)
     for layer in weights[1:-1]:
         x = _activate(layer, x @ layer["kernel"] + layer["bias"])

@@ -12,23 +12,34 @@ from worldloom.core import draws
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree, TimeStep
+from worldloom.nn.distributions import Categorical
 
 
 class PolicyState(struct.PyTreeNode):
-    """`apply(params, obs)` gives actions (B, m) in [-1, 1] for normalised obs (B, n)."""
+    """`apply(params, obs)` gives actions (B, m) in [-1, 1] for normalised obs (B, n).
+
+    Of a `discrete` policy it gives the logits (B, actions) of a choice.
+    """
 
     params: PyTree
     mean: Array  # (n,)
     std: Array  # (n,)
     apply: Callable[[PyTree, Array], Array] = struct.field(pytree_node=False)
     noise: Array | float = 0.0  # standard deviation of what is added when a key is given
+    discrete: bool = struct.field(pytree_node=False, default=False)
 
 
 def policy_step(policy: PolicyState, obs: Array, key: Key | None = None) -> Array:
-    """Actions (..., m) in [-1, 1] for observations (..., n) in the plant's units."""
+    """Actions (..., m) in [-1, 1] for observations (..., n) in the plant's units.
+
+    Of a discrete policy int32 (...): the likeliest, or drawn where a key is given.
+    """
     scaled = (obs - policy.mean) / policy.std
     action = policy.apply(policy.params, scaled.reshape(-1, scaled.shape[-1]))
     action = action.reshape(*obs.shape[:-1], -1)
+    if policy.discrete:
+        choice = Categorical(action)
+        return choice.mode() if key is None else choice.sample(key)
     if key is not None:
         action = action + policy.noise * draws.normal(key, action.shape)
     return jnp.clip(action, -1.0, 1.0)

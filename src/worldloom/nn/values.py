@@ -1,11 +1,45 @@
-"""What agents that choose by value share: inputs, the value of a taken action, exploration."""
+"""What agents that choose by value share: networks, the value of an action, exploration."""
 
+from typing import Any
+
+import flax.linen as nn
 import jax.numpy as jnp
 
 from worldloom.core import draws
+from worldloom.core.cumsum import running_count
 from worldloom.core.protocols import EnvSpec
-from worldloom.core.spaces import Dict, Discrete
-from worldloom.core.types import Array, Batch, Key
+from worldloom.core.spaces import Dict, Discrete, Space
+from worldloom.core.types import Array, Batch, Key, PyTree
+from worldloom.nn.layers import Linear
+from worldloom.nn.networks import Network, Networks
+
+NOT_ALLOWED = -1e30  # the value of an action that a world forbids
+
+
+class LayerNormMLP(nn.Module):
+    """Values (B, actions) of features (B, n): dense layers, each with a layer norm before its ReLU.
+
+    The norm bounds what a step on one state does to the values of others (Gallici et al. 2024).
+    """
+
+    hidden: tuple[int, ...]
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for width in self.hidden:
+            x = nn.relu(nn.LayerNorm()(Linear(width)(x)))
+        return Linear(self.num_actions)(x)
+
+
+def make_q_network(networks: Networks, config: Any, net: nn.Module) -> Network:
+    """Values (B, actions) for obs (B, ...): the world's own network, or `net` of its features."""
+    if networks.q_values is not None:
+        return networks.q_values(config)
+    return Network(
+        init=lambda key, obs: net.init(key, networks.encode(obs)),
+        apply=lambda params, obs: net.apply(params, networks.encode(obs)),
+    )
 
 
 def num_actions(spec: EnvSpec) -> int:
@@ -18,15 +52,15 @@ def num_actions(spec: EnvSpec) -> int:
     return spec.action.n
 
 
-def blank_observation(spec: EnvSpec) -> Array:
-    """A batch of one observation, (1, *shape) of zeros; a ValueError where it is not one array."""
-    space = spec.observation
-    if isinstance(space, Dict):
-        raise ValueError(
-            f"{spec.name}: observations are a Dict, but an agent that chooses by value needs one "
-            "array; flatten them in the world"
-        )
-    return jnp.zeros((1, *space.shape), space.dtype)
+def blank_observation(spec: EnvSpec) -> PyTree:
+    """A batch of one observation of a world, (1, ...) of zeros."""
+
+    def blank(space: Space) -> PyTree:
+        if isinstance(space, Dict):
+            return {name: blank(inner) for name, inner in space.items}
+        return jnp.zeros((1, *space.shape), space.dtype)
+
+    return blank(spec.observation)
 
 
 def flatten(obs: Array) -> Array:
@@ -53,9 +87,22 @@ def weighted(each: Array, batch: Batch) -> Array:
     return each * batch.weight.reshape(-1, *(1,) * (each.ndim - 1))
 
 
-def epsilon_greedy(q: Array, key: Key, epsilon: Array | float) -> Array:
-    """The best action of each row of q (B, actions), or with chance `epsilon` any."""
+def epsilon_greedy(q: Array, key: Key, epsilon: Array | float, *, masked: bool = False) -> Array:
+    """The best action of each row of q (B, actions), or with chance `epsilon` any.
+
+    masked: "any" is one of those whose value is not `NOT_ALLOWED`.
+    """
     count, choices = q.shape
     u = draws.uniform(key, (2, count))
-    anything = jnp.minimum((u[1] * choices).astype(jnp.int32), choices - 1)
+    if masked:
+        anything = _nth_allowed(q > 0.1 * NOT_ALLOWED, u[1])
+    else:
+        anything = jnp.minimum((u[1] * choices).astype(jnp.int32), choices - 1)
     return jnp.where(u[0] < epsilon, anything, q.argmax(axis=-1).astype(jnp.int32))
+
+
+def _nth_allowed(allowed: Array, u: Array) -> Array:
+    """One of the actions that are allowed (B, actions), each as likely, for uniform u (B,)."""
+    so_far = running_count(allowed.T)  # (actions, B)
+    nth = jnp.minimum((u * so_far[-1]).astype(jnp.int32), so_far[-1] - 1)
+    return (so_far > nth).argmax(axis=0).astype(jnp.int32)

@@ -98,15 +98,23 @@ class JAXBuffer:
             self.state = _add_empty(self.ring, self.state)
         self.opens = True
 
-    def sample(self, batch_size: int) -> Samples:
-        """Random windows: with replacement, or without where `legacy`."""
+    def sample(self, batch_size: int, rng_key: Key | None = None) -> Samples:
+        """Random windows: with replacement, or without where `legacy`.
+
+        Drawn by `rng_key`, of either kind, where one is given, and by the memory's own otherwise.
+        """
         needed = batch_size if self.legacy else 1
         if not self.can_sample(needed):
             raise ValueError(
                 f"JAXBuffer.sample: {len(self)} rows hold too few windows of {self.n_frames} "
                 f"frames for batch_size={batch_size}; add more rows first"
             )
-        self.key, samples = _sample(self.ring, self.state, self.key, batch_size)
+        if rng_key is None:
+            self.key, samples = _sample(self.ring, self.state, self.key, batch_size)
+        else:
+            if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
+                rng_key = jax.random.wrap_key_data(rng_key)
+            samples = _sample(self.ring, self.state, rng_key, batch_size)[1]
         return Samples(*(np.asarray(x) for x in samples))
 
     def can_sample(self, batch_size: int = 1) -> bool:

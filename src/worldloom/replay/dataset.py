@@ -62,10 +62,18 @@ class Dataset(struct.PyTreeNode):
 
 
 def from_columns(
-    obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, *,
-    cost: Any = None, log_prob: Any = None, name: str = "",
+    obs: Any,
+    action: Any,
+    reward: Any,
+    next_obs: Any,
+    terminated: Any,
+    truncated: Any,
+    *,
+    cost: Any = None,
+    log_prob: Any = None,
+    name: str = "",
     provenance: tuple[tuple[str, str], ...] = (),
-) -> Dataset:  # fmt: skip
+) -> Dataset:
     """A dataset from columns of N rows in the order of their logging, which must be sound.
 
     An episode begins after each row that is terminated or truncated, and at the first.
@@ -77,8 +85,9 @@ def from_columns(
         columns[key] = np.asarray(value).reshape(-1).astype(bool)
     extra = {
         key: np.asarray(value, np.float32)
-        for key, value in (("cost", cost), ("log_prob", log_prob)) if value is not None
-    }  # fmt: skip
+        for key, value in (("cost", cost), ("log_prob", log_prob))
+        if value is not None
+    }
     if "cost" in extra and extra["cost"].ndim == 1:
         extra["cost"] = extra["cost"][:, None]
     rows = len(columns["reward"])
@@ -133,9 +142,9 @@ def hold_out(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Da
 
 def digest_of(columns: dict[str, np.ndarray]) -> str:
     """SHA-256 over names, types, shapes and bytes of columns, in the order of their names."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name in sorted(columns):
         value = np.ascontiguousarray(columns[name])
-        found.update(f"{name}:{value.dtype.str}:{value.shape};".encode())
-        found.update(value.tobytes())
-    return found.hexdigest()
+        sha.update(f"{name}:{value.dtype.str}:{value.shape};".encode())
+        sha.update(value.tobytes())
+    return sha.hexdigest()

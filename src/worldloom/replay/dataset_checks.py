@@ -4,6 +4,7 @@ Rows are counted from 0, as in the columns; where they came from a text file, me
 too. Checks are vectorised: defects are kept as arrays of rows and told one by one when asked for.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -95,12 +96,10 @@ class Report:
     @property
     def counts(self) -> dict[str, int]:
         """Defects of each kind that there are, in the order of `KINDS`."""
-        found = dict.fromkeys(KINDS, 0)
-        for defect in self.found_before:
-            found[defect.kind] += 1
+        counts = Counter(defect.kind for defect in self.found_before)
         for finding in self.findings:
-            found[finding.kind] += len(finding.rows)
-        return {kind: count for kind, count in found.items() if count}
+            counts[finding.kind] += len(finding.rows)
+        return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
     @property
     def total(self) -> int:
@@ -121,15 +120,17 @@ class Report:
 
     def fatal(self) -> Defect | None:
         """The first defect that no learner can live with."""
-        told = (defect for defect in self.first(1) if defect.kind in FATAL)
-        return next(told, None)
+        return next((defect for defect in self.first(1) if defect.kind in FATAL), None)
 
 
 def check(
-    data: Columns | Dataset, *,
-    observation: Sequence[Range] = (), action: Sequence[Range] = (),
-    lines: np.ndarray | None = None, found_before: Sequence[Defect] = (),
-) -> Report:  # fmt: skip
+    data: Columns | Dataset,
+    *,
+    observation: Sequence[Range] = (),
+    action: Sequence[Range] = (),
+    lines: np.ndarray | None = None,
+    found_before: Sequence[Defect] = (),
+) -> Report:
     """Looks for every kind of defect in one pass.
 
     Args:
@@ -147,26 +148,24 @@ def check(
         count = len(data["reward"]) if "reward" in data and data["reward"].ndim else 0
         return Report(count, (), tuple(early), lines)
     obs, act = data["obs"], data["action"]
-    for what, names, width in (
-        ("observation", observation, obs.shape[1]), ("action", action, act.shape[1])
-    ):  # fmt: skip
-        if names and len(names) != width:
-            early.append(
-                Defect(
-                    "shape", None, "obs" if what == "observation" else what,
-                    f"{width} {what} columns for {len(names)} signals: "
-                    + ", ".join(signal.name for signal in names),
-                )
-            )  # fmt: skip
-            return Report(len(obs), (), tuple(early), lines)
-    seen, moved = column_names("obs", obs, observation), column_names("action", act, action)
+    for column, signals in (("obs", observation), ("action", action)):
+        width = data[column].shape[1]
+        if signals and len(signals) != width:
+            names = ", ".join(signal.name for signal in signals)
+            what = "observation" if column == "obs" else column
+            message = f"{width} {what} columns for {len(signals)} signals: {names}"
+            return Report(len(obs), (), (*early, Defect("shape", None, column, message)), lines)
+    obs_names, action_names = (
+        column_names("obs", obs, observation),
+        column_names("action", act, action),
+    )
     findings = [
-        *_not_finite(data, seen, moved),
+        *_not_finite(data, obs_names, action_names),
         *_flags(data),
-        *_action_range(act, moved),
-        *_out_of_range(data, seen, observation),
+        *_action_range(act, action_names),
+        *_out_of_range(data, obs_names, observation),
         *_time(data),
-        *_broken_links(data, seen),
+        *_broken_links(data, obs_names),
         *_duplicates(data),
     ]
     return Report(len(obs), tuple(findings), tuple(early), lines)
@@ -174,9 +173,8 @@ def check(
 
 def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
     """The columns (N, ...) of a dataset in host memory."""
-    found = {name: np.asarray(value) for name, value in vars(dataset.rows).items()}
-    extra = {"cost": dataset.cost, "log_prob": dataset.log_prob}
-    return found | {k: np.asarray(v) for k, v in extra.items() if v is not None}
+    columns = vars(dataset.rows) | {"cost": dataset.cost, "log_prob": dataset.log_prob}
+    return {name: np.asarray(value) for name, value in columns.items() if value is not None}
 
 
 def column_names(kind: str, values: np.ndarray, signals: Sequence[Range] = ()) -> list[str]:
@@ -197,27 +195,20 @@ def shape_defects(data: Columns) -> list[Defect]:
     rows = len(data["obs"]) if data["obs"].ndim else 0
     if rows == 0:
         return [Defect("shape", None, "obs", "there are no rows")]
-    dimensions = {"obs": 2, "next_obs": 2, "action": 2, "cost": 2}
-    found = []
-    for name in (*REQUIRED, "cost", "log_prob", "time"):
-        if name not in data:
-            continue
-        value, wanted = data[name], dimensions.get(name, 1)
+    matrices = ("obs", "next_obs", "action", "cost")
+    messages = {}
+    for name in (n for n in (*REQUIRED, "cost", "log_prob", "time") if n in data):
+        value, shape = data[name], "(rows, columns)" if name in matrices else "(rows,)"
         if value.dtype.kind not in "bifu":
-            found.append(Defect("shape", None, name, f"{name} holds {value.dtype}, not numbers"))
-        elif value.ndim != wanted:
-            shape = "(rows,)" if wanted == 1 else "(rows, columns)"
-            found.append(
-                Defect("shape", None, name, f"{name} has shape {value.shape}; it must be {shape}")
-            )
+            messages[name] = f"{name} holds {value.dtype}, not numbers"
+        elif value.ndim != 1 + (name in matrices):
+            messages[name] = f"{name} has shape {value.shape}; it must be {shape}"
         elif len(value) != rows:
-            found.append(
-                Defect("shape", None, name, f"{name} has {len(value)} rows, obs has {rows}")
-            )
-    if not found and data["obs"].shape != data["next_obs"].shape:
+            messages[name] = f"{name} has {len(value)} rows, obs has {rows}"
+    if not messages and data["obs"].shape != data["next_obs"].shape:
         shapes = f"{data['next_obs'].shape}, obs has {data['obs'].shape}"
-        found.append(Defect("shape", None, "next_obs", f"next_obs has shape {shapes}"))
-    return found
+        messages["next_obs"] = f"next_obs has shape {shapes}"
+    return [Defect("shape", None, name, message) for name, message in messages.items()]
 
 
 def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
@@ -232,8 +223,12 @@ def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
 # Values ------------------------------------------------------------------------------------------
 
 
-def _not_finite(data: Columns, seen: list[str], moved: list[str]) -> Iterator[Finding]:
-    named = {"obs": seen, "action": moved, "next_obs": [f"next {name}" for name in seen]}
+def _not_finite(data: Columns, obs_names: list[str], action_names: list[str]) -> Iterator[Finding]:
+    named = {
+        "obs": obs_names,
+        "action": action_names,
+        "next_obs": [f"next {name}" for name in obs_names],
+    }
     for key in ("obs", "action", "next_obs", "reward", "cost", "log_prob", "time"):
         if key not in data:
             continue
@@ -328,32 +323,17 @@ def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
 
 
 def _duplicates(data: Columns) -> Iterator[Finding]:
-    """Rows that are, bit for bit, an earlier row; found by a hash and then compared."""
+    """Rows that are, bit for bit, an earlier row."""
+    keys = ("obs", "action", "reward", "next_obs")
     with np.errstate(over="ignore"):
-        parts = [
-            np.ascontiguousarray(data[key], np.float32).reshape(len(data["obs"]), -1)
-            for key in ("obs", "action", "reward", "next_obs")
-        ]
+        parts: list[np.ndarray] = [np.ascontiguousarray(data[key], np.float32) for key in keys]
     if "time" in data:  # a plant at rest repeats itself, but not its clock
-        seconds = np.ascontiguousarray(data["time"], np.float64).view(np.float32)
-        parts.append(seconds.reshape(len(data["obs"]), -1))
-    if sum(part.shape[1] for part in parts) % 2:  # two floats make one word of 64 bits
-        parts.append(np.zeros((len(parts[0]), 1), np.float32))
-    words = np.concatenate(parts, axis=1).view(np.uint64)
-    # Sums of products modulo 2**64: numpy's integers wrap around, as a hash wants them to.
-    weights = np.random.default_rng(0).integers(1, 2**63, words.shape[1], np.uint64)
-    hashed = words @ (weights | np.uint64(1))
-    order = np.argsort(hashed, kind="stable")  # equal ones stay in the order of their rows
-    same = hashed[order[1:]] == hashed[order[:-1]]
-    if not same.any():
-        return
-    group = np.concatenate([[0], np.cumsum(~same)])
-    first = order[np.concatenate([[True], ~same])][group]  # the first row with that hash
-    repeats = np.flatnonzero(first != order)
-    rows, earlier = order[repeats], first[repeats]
-    equal = (words[rows] == words[earlier]).all(1)
-    rows, earlier = rows[equal], earlier[equal]
-    sort = np.argsort(rows)
-    rows, earlier = rows[sort], earlier[sort]
+        parts.append(np.ascontiguousarray(data["time"], np.float64))
+    count = len(parts[0])
+    words = np.concatenate([part.reshape(count, -1).view(np.uint32) for part in parts], axis=1)
+    records = np.ascontiguousarray(words).view(f"V{4 * words.shape[1]}").ravel()
+    _, first, inverse = np.unique(records, return_index=True, return_inverse=True)
+    earlier = first[inverse]
+    rows = np.flatnonzero(earlier != np.arange(count))
     if len(rows):
-        yield Finding("duplicate", "row", rows, "the same as row {other}", None, earlier)
+        yield Finding("duplicate", "row", rows, "the same as row {other}", None, earlier[rows])

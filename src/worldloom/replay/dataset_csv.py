@@ -8,13 +8,13 @@ plant does not.
 """
 
 import csv
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
+from worldloom.core.files import atomic_path
 from worldloom.core.names import suggest
 from worldloom.replay.dataset import Dataset
 from worldloom.replay.dataset_checks import Defect, columns_of, lost_link
@@ -65,9 +65,12 @@ def read_csv(
     # A flag that is neither 0 nor 1 is passed on, for the check to tell.
     flag = numbers[mapping.terminated][at + 1] if mapping.terminated else terminated
     columns = {
-        "obs": obs[at], "action": act[at], "next_obs": obs[at + 1],
-        "terminated": flag, "truncated": last & ~terminated,
-    }  # fmt: skip
+        "obs": obs[at],
+        "action": act[at],
+        "next_obs": obs[at + 1],
+        "terminated": flag,
+        "truncated": last & ~terminated,
+    }
     if mapping.reward is None:
         assert reward is not None
         columns["reward"] = np.asarray(
@@ -81,17 +84,25 @@ def read_csv(
         columns["time"] = time[at]
     units = ", ".join(f"{s.name} [{s.unit}]" for s in (*mapping.observation, *mapping.action))
     return Logged(
-        path, columns, name=mapping.name or path.stem,
+        path,
+        columns,
+        name=mapping.name or path.stem,
         provenance=(("file", path.name), ("signals", units)),
-        observation=mapping.observation, action=mapping.action, lines=lines[at],
+        observation=mapping.observation,
+        action=mapping.action,
+        lines=lines[at],
         defects=tuple(_lonely(begins, follows, over, lines) + _backwards(begins, time, lines, at)),
-    )  # fmt: skip
+    )
 
 
 def save_csv(
-    dataset: Dataset, path: str | Path, mapping: ColumnMapping, *,
-    force: bool = False, seconds: float = 1.0,
-) -> Path:  # fmt: skip
+    dataset: Dataset,
+    path: str | Path,
+    mapping: ColumnMapping,
+    *,
+    force: bool = False,
+    seconds: float = 1.0,
+) -> Path:
     """Writes a CSV file that `read_csv` reads back exactly, but for a last row without an end.
 
     seconds: between samples. Log-probabilities, and costs that the mapping does not name, are left
@@ -128,55 +139,48 @@ def save_csv(
         raise ValueError(
             f"{path}: row {both[0]} is terminated and truncated; a CSV file has one end"
         )
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with draft.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter=mapping.delimiter, lineterminator="\n")
-            _write_rows(writer, columns, np.asarray(dataset.starts), mapping, seconds)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with atomic_path(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=mapping.delimiter, lineterminator="\n")
+        writer.writerow(mapping.columns)
+        writer.writerows(_samples(columns, np.asarray(dataset.starts), mapping, seconds))
     return path
 
 
-def _write_rows(writer, columns, starts: np.ndarray, mapping: ColumnMapping, seconds: float):
-    """Samples of every episode: its rows, and one more that says where the last one led."""
-    rows = len(columns["reward"])
-    starts = np.append(starts, rows)
-    writer.writerow(mapping.columns)
-    # In double precision: the way back then rounds to the very same float32.
-    obs, end = columns["obs"].astype(float), columns["next_obs"].astype(float)
-    act = columns["action"].astype(float)
-    clock = 0
-    for episode in range(len(starts) - 1):
-        first, stop = int(starts[episode]), int(starts[episode + 1])
-        for row in range(first, stop + 1):
-            inside = row < stop
-            seen = obs[row] if inside else end[stop - 1]
-            cells: dict[str, str] = {}
-            for signal, value in zip(mapping.observation, seen, strict=True):
-                cells[signal.column] = repr((float(value) - signal.offset) / signal.scale)
-            for i, signal in enumerate(mapping.action):
-                if inside:
-                    value = signal.low + 0.5 * (act[row, i] + 1.0) * (signal.high - signal.low)
-                    cells[signal.column] = repr((float(value) - signal.offset) / signal.scale)
-                else:
-                    cells[signal.column] = ""
-            assert mapping.reward is not None
-            cells[mapping.reward] = repr(float(columns["reward"][row])) if inside else ""
-            for i, name in enumerate(mapping.cost):
-                cells[name] = repr(float(columns["cost"][row, i])) if inside else ""
-            if mapping.episode:
-                cells[mapping.episode] = str(episode)
-            if mapping.terminated:
-                cells[mapping.terminated] = str(int(not inside and columns["terminated"][stop - 1]))
-            if mapping.time:
-                cells[mapping.time] = repr(clock * seconds)
-            if mapping.decimal != ".":
-                cells = {name: text.replace(".", mapping.decimal) for name, text in cells.items()}
-            writer.writerow([cells[name] for name in mapping.columns])
-            clock += 1
+def _samples(
+    columns: dict[str, np.ndarray], starts: np.ndarray, mapping: ColumnMapping, seconds: float
+) -> Iterator[tuple[str, ...]]:
+    """The cells of every sample: those of an episode's rows, and of where the last one led."""
+    counts = np.diff(np.append(starts, len(columns["reward"]))) + 1
+    episode = np.repeat(np.arange(len(counts)), counts)
+    last = np.zeros(len(episode), bool)
+    last[np.cumsum(counts) - 1] = True
+    row = np.arange(len(episode)) - episode - last
+
+    def cells(values: np.ndarray, *, of_steps: bool = True) -> list[str]:
+        # In double precision: the way back then rounds to the very same float32.
+        texts = [repr(x) for x in values.astype(float).tolist()]
+        return ["" if end and of_steps else x for end, x in zip(last, texts, strict=True)]
+
+    texts: dict[str, list[str]] = {}
+    obs = np.where(last[:, None], columns["next_obs"][row], columns["obs"][row]).astype(float)
+    action = columns["action"][row].astype(float)
+    for i, signal in enumerate(mapping.observation):
+        texts[signal.column] = cells((obs[:, i] - signal.offset) / signal.scale, of_steps=False)
+    for i, signal in enumerate(mapping.action):
+        value = signal.low + 0.5 * (action[:, i] + 1.0) * (signal.high - signal.low)
+        texts[signal.column] = cells((value - signal.offset) / signal.scale)
+    texts[str(mapping.reward)] = cells(columns["reward"][row])
+    for i, name in enumerate(mapping.cost):
+        texts[name] = cells(columns["cost"][row, i])
+    if mapping.terminated:
+        texts[mapping.terminated] = [str(int(x)) for x in last & columns["terminated"][row]]
+    if mapping.time:
+        texts[mapping.time] = cells(np.arange(len(row)) * seconds, of_steps=False)
+    if mapping.decimal != ".":
+        texts = {name: [x.replace(".", mapping.decimal) for x in t] for name, t in texts.items()}
+    texts[str(mapping.episode)] = [str(n) for n in episode]
+    return zip(*(texts[name] for name in mapping.columns), strict=True)
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -239,7 +243,7 @@ def _numbers(
 
 def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.ndarray) -> np.ndarray:
     """Dates and times as seconds (L,); those without a zone are taken for UTC."""
-    found = np.full(len(texts), np.nan)
+    seconds = np.full(len(texts), np.nan)
     for i, text in enumerate(texts):
         if not text or text in mapping.missing:
             continue
@@ -255,8 +259,8 @@ def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.nda
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        found[i] = moment.timestamp()
-    return found
+        seconds[i] = moment.timestamp()
+    return seconds
 
 
 def _begins(
@@ -292,11 +296,13 @@ def _lonely(
     steps = np.concatenate([[0], np.cumsum(follows)])
     return [
         Defect(
-            "empty_episode", int(steps[i]), "episode",
+            "empty_episode",
+            int(steps[i]),
+            "episode",
             f"line {lines[i]}: an episode of one sample has no step",
         )
         for i in alone
-    ]  # fmt: skip
+    ]
 
 
 def _backwards(
@@ -312,8 +318,10 @@ def _backwards(
     rows = np.searchsorted(at, wrong - 1)
     return [
         Defect(
-            "time", int(row), "time",
+            "time",
+            int(row),
+            "time",
             f"row {row} (line {lines[i]}): time is {time[i]:.7g}, after {time[i - 1]:.7g}",
         )
         for row, i in zip(rows, wrong, strict=True)
-    ]  # fmt: skip
+    ]

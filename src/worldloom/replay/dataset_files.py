@@ -11,7 +11,6 @@ the episodes, where a file has it. No file is ever unpickled.
 """
 
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from worldloom.core.files import atomic_path
 from worldloom.replay.dataset import Dataset, from_columns
 from worldloom.replay.dataset_checks import Defect, Range, Report, check, columns_of
 
@@ -46,9 +46,12 @@ class Logged:
     def check(self, observation: tuple[Range, ...] = (), action: tuple[Range, ...] = ()) -> Report:
         """Every defect; ranges that are given take the place of those declared."""
         return check(
-            self.columns, observation=observation or self.observation,
-            action=action or self.action, lines=self.lines, found_before=self.defects,
-        )  # fmt: skip
+            self.columns,
+            observation=observation or self.observation,
+            action=action or self.action,
+            lines=self.lines,
+            found_before=self.defects,
+        )
 
     def dataset(self) -> Dataset:
         """On the device; a ValueError if no learner could use it, or if it is not what it was."""
@@ -94,10 +97,13 @@ def read_npz(path: str | Path) -> Logged:
     if "index" in stored:
         defects = _apply_index(path, columns, stored["index"])
     return Logged(
-        path, columns, name=_text(path, stored, "name") or path.stem,
-        provenance=_provenance(path, stored), digest=_text(path, stored, "digest"),
+        path,
+        columns,
+        name=_text(path, stored, "name") or path.stem,
+        provenance=_provenance(path, stored),
+        digest=_text(path, stored, "digest"),
         defects=tuple(defects),
-    )  # fmt: skip
+    )
 
 
 def save(dataset: Dataset, path: str | Path, *, force: bool = False, compress: bool = True) -> Path:
@@ -111,20 +117,15 @@ def save(dataset: Dataset, path: str | Path, *, force: bool = False, compress: b
     for key in ("done", "truncated"):
         arrays[key] = arrays[key].astype(np.float32)  # as NeoRL-2 has them
     texts = {
-        "format": FORMAT, "name": dataset.name, "digest": dataset.digest,
+        "format": FORMAT,
+        "name": dataset.name,
+        "digest": dataset.digest,
         "provenance": json.dumps([list(pair) for pair in dataset.provenance]),
-    }  # fmt: skip
+    }
     arrays |= {key: np.asarray(text) for key, text in texts.items()}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with draft.open("wb") as file:
-            (np.savez_compressed if compress else np.savez)(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with atomic_path(path) as draft, draft.open("wb") as file:
+        (np.savez_compressed if compress else np.savez)(file, **arrays)
     return path
 
 
@@ -138,9 +139,7 @@ def refuse_to_overwrite(path: Path, force: bool) -> None:
 
 
 # What numpy and zipfile raise at files that are cut, garbled, encrypted or packed in another way.
-DAMAGE = (
-    ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, RuntimeError,
-)  # fmt: skip
+DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, RuntimeError)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -151,12 +150,12 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} is a folder, not an npz file")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an npz file, or only a part of one; write it by np.savez")
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     key = ""
     try:
         with np.load(path, allow_pickle=False) as file:
             for key in file.files:
-                found[key] = file[key]
+                arrays[key] = file[key]
     except DAMAGE as error:
         if "allow_pickle" in str(error):
             raise ValueError(
@@ -167,15 +166,16 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             f"{path}: {key or 'the file'} is damaged ({error}); take a sound copy"
         ) from None
     # A member that is no array comes back as bytes.
-    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+    return {name: value for name, value in arrays.items() if isinstance(value, np.ndarray)}
 
 
 def _text(path: Path, stored: Mapping[str, np.ndarray], key: str) -> str:
     if key not in stored:
         return ""
     if stored[key].shape != () or stored[key].dtype.kind != "U":
-        raise ValueError(f"{path}: {key} must be one text, not {stored[key].dtype} of shape "
-                         f"{stored[key].shape}")  # fmt: skip
+        raise ValueError(
+            f"{path}: {key} must be one text, not {stored[key].dtype} of shape {stored[key].shape}"
+        )
     return str(stored[key])
 
 

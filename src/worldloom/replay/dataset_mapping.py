@@ -20,12 +20,11 @@ stand for and must be given; those of an observation are a range to check and ma
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from worldloom.core.names import suggest
+from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,15 @@ class ColumnMapping:
 
     def __post_init__(self):
         for kind in ("observation", "action"):
-            if not getattr(self, kind):
+            signals = getattr(self, kind)
+            if not signals:
                 raise ValueError(f"mapping: there is no {kind}; list at least one column")
+            names = [signal.name for signal in signals]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(
+                    f"mapping: two {kind} columns are named {twice!r}; give each its own name"
+                )
         for signal in self.action:
             if not (math.isfinite(signal.low) and math.isfinite(signal.high)):
                 raise ValueError(
@@ -106,99 +112,66 @@ class ColumnMapping:
 
 def read_mapping(path: str | Path) -> ColumnMapping:
     """The mapping in a YAML file; a ValueError of one line if something is wrong with it."""
-    import yaml
-
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such mapping file")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path} is not a YAML file: {said}") from None
-    try:
-        return mapping(found)
+        return _mapping(parse_yaml(read_text(path), str(path)))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        text = str(error)
+        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
 def mapping(values: Any) -> ColumnMapping:
     """A mapping from plain values, as YAML has them."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"a mapping is a list of names and values, not {type(values).__name__}")
+    return _mapping(Node(values, "mapping"))
+
+
+def _mapping(root: Node) -> ColumnMapping:
     nested = ("reward_at", "time_format")
-    known = [name for name in ColumnMapping.__dataclass_fields__ if name not in nested]
-    for name in values:
-        if name not in known:
-            raise ValueError(f"mapping: there is no setting {name!r}; {suggest(str(name), known)}")
-    given = {name: value for name, value in values.items() if value is not None}
-    for name in ("observation", "action"):
-        given[name] = _signals(name, given.get(name))
-    for name, extra, choices in (("reward", "at", ("this", "next")), ("time", "format", None)):
-        if isinstance(given.get(name), Mapping):
-            given |= _with_extra(name, given[name], extra, choices)
-    for name in ("name", "reward", "time", "episode", "terminated", "delimiter", "decimal"):
-        if name in given and not isinstance(given[name], str):
-            raise ValueError(f"mapping: {name} must be a text, not {given[name]!r}")
-    for name in ("cost", "missing"):
-        if name in given:
-            listed = [given[name]] if isinstance(given[name], str) else given[name]
+    given = root.entries(f.name for f in fields(ColumnMapping) if f.name not in nested)
+    values: dict[str, Any] = {}
+    for kind in ("observation", "action"):
+        node = given.pop(kind, None)
+        if node is None or not isinstance(node.value, list):
+            raise root.error(f"{kind} must be a list of columns, with at least one")
+        values[kind] = tuple(
+            _signal(Node(entry, root.source, (f"{kind} {n}",)))
+            for n, entry in enumerate(node.value, start=1)
+        )
+    for name, node in given.items():
+        if isinstance(node.value, dict) and name in ("reward", "time"):
+            values |= _with_extra(node, name)
+        elif name == "gap":
+            values[name] = node.number()
+        elif name in ("cost", "missing"):
+            listed = [node.value] if isinstance(node.value, str) else node.value
             if not isinstance(listed, list) or not all(isinstance(x, str) for x in listed):
-                raise ValueError(f"mapping: {name} must be a list of texts, not {given[name]!r}")
-            given[name] = tuple(listed)
-    if "gap" in given:
-        given["gap"] = _number("gap", given["gap"])
-    return ColumnMapping(**given)
+                raise node.error(f"{listed!r}; it must be a list of texts")
+            values[name] = tuple(listed)
+        else:
+            values[name] = node.text()
+    return ColumnMapping(**values)
 
 
-def _with_extra(name: str, value: Any, extra: str, choices: tuple[str, ...] | None) -> dict:
-    for key in value:
-        if key not in ("column", extra):
-            hint = suggest(str(key), ["column", extra])
-            raise ValueError(f"mapping: {name} has no {key!r}; {hint}")
-    if "column" not in value:
-        raise ValueError(f"mapping: {name} has no column")
-    found = {name: value["column"]}
-    if extra in value:
-        said = value[extra]
-        if not isinstance(said, str) or (choices and said not in choices):
-            wanted = " or ".join(choices) if choices else "number, iso or a format of strptime"
-            raise ValueError(f"mapping: {name}: {extra}={said!r}; use {wanted}")
-        found[f"{name}_{extra}"] = said
-    return found
+def _with_extra(node: Node, name: str) -> dict[str, Any]:
+    """A column that is told with when it counts (reward), or how it is written (time)."""
+    extra = "at" if name == "reward" else "format"
+    entry = node.entries(("column", extra))
+    if "column" not in entry:
+        raise node.error("it has no column")
+    values = {name: entry["column"].text()}
+    if extra in entry:
+        choices = ("this", "next") if name == "reward" else None
+        values[f"{name}_{extra}"] = entry[extra].text(choices)
+    return values
 
 
-def _signals(kind: str, listed: Any) -> tuple[SignalColumn, ...]:
-    if not isinstance(listed, list) or not listed:
-        raise ValueError(f"mapping: {kind} must be a list of columns, with at least one")
-    known = list(SignalColumn.__dataclass_fields__)
-    found = []
-    for i, entry in enumerate(listed):
-        entry = {"column": entry} if isinstance(entry, str) else entry
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("column"), str):
-            raise ValueError(f"mapping: {kind} {i + 1} has no column; write {{column: NAME, ...}}")
-        where = f"mapping: {kind} {entry['column']}"
-        for name in entry:
-            if name not in known:
-                raise ValueError(f"{where} has no {name!r}; {suggest(str(name), known)}")
-        values: dict[str, Any] = {"name": entry["column"], **entry}
-        for name in ("scale", "offset", "low", "high"):
-            if name in values:
-                values[name] = _number(f"{where}: {name}", values[name])
-        for name in ("name", "unit"):
-            values[name] = str(values.get(name, ""))
-        found.append(SignalColumn(**values))
-    names = [signal.name for signal in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"mapping: two {kind} columns are named {twice!r}; give each its own name")
-    return tuple(found)
-
-
-def _number(where: str, value: Any) -> float:
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{where}={value!r} is not a number") from None
+def _signal(node: Node) -> SignalColumn:
+    if isinstance(node.value, str):
+        return SignalColumn(node.value, node.value)
+    entry = node.entries(f.name for f in fields(SignalColumn))
+    if "column" not in entry:
+        raise node.error("it has no column; write {column: NAME, ...}")
+    column = entry.pop("column").text()
+    values: dict[str, Any] = {"name": column}
+    for name, value in entry.items():
+        values[name] = str(value.value) if name in ("name", "unit") else value.number()
+    return SignalColumn(column, **values)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.sums import running_count, running_sum
+from worldloom.core.cumsum import running_count, running_sum
 from worldloom.core.types import Array, Batch, Key, Transition
 
 SHORT = 1024  # up to this capacity a row is found by comparing with all rows at once
@@ -55,7 +55,7 @@ class Ring:
                 f"{self.num_frames} frames and {self.n_step} steps; use at least "
                 f"{self.num_frames + self.n_step}"
             )
-        if not 0.0 <= self.gamma <= 1.0:
+        if isinstance(self.gamma, float) and not 0.0 <= self.gamma <= 1.0:  # it may be traced
             raise ValueError(f"Ring: gamma={self.gamma:g}; it must be in [0, 1]")
 
     def init(self, example: Transition) -> RingState:

@@ -1,11 +1,11 @@
 """The shell of a page: everything in one file, no script, nothing to load."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from worldloom.core.files import write_text
 from worldloom.report.axes import NONE, number
 
 WIDE, NARROW, HALF = 880, 340, 390  # pixels a chart is drawn for: desk, phone, half a column
@@ -89,12 +89,8 @@ def page(title: str, body: Iterable[str]) -> str:
 
 def write(path: str | Path, html: str) -> Path:
     """Writes a page whole or not at all, and returns its path."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(html, encoding="utf-8")
-    os.replace(draft, path)
-    return path
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return write_text(path, html)
 
 
 def header(title: str, tags: Iterable[str] = ()) -> str:

@@ -1,5 +1,6 @@
 """The page of a sweep: how every point of the grid scored, and how it got there."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ _LINES = 8  # more learning curves than this are no longer told apart
 
 
 def write_sweep(result: Mapping[str, Any], path: str | Path) -> Path:
-    """Writes the page of a sweep.json as `worldloom.train.sweep` writes it; returns its path."""
+    """Writes the page of a sweep.json as `worldloom.training.sweep` writes it; returns its path."""
     rows: list[dict[str, Any]] = list(result.get("results") or [])
-    env = Path(str(result.get("config", {}).get("env", ""))).stem
+    env = str(result.get("config", {}).get("env", ""))
     tags = [f"{len(rows)} points", f"{result.get('seeds')} seeds each"]
     warnings = [] if result.get("complete") else ["The sweep was stopped before its end."]
     warnings += [
@@ -43,29 +44,32 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> str:
     groups = [Bars(name, [row[key] for row in rows]) for name, key in _BARS.items()]
 
     def draw(width: int) -> str:
-        title = "Greedy score of each point"
-        return bar_chart(labels, groups, title=title, axis_label="greedy score", width=width)
+        title = "Score of each point"
+        return bar_chart(labels, groups, title=title, axis_label="evaluation score", width=width)
 
     caption = "Mean over seeds, and the seed that scored worst; standard errors are in the table."
     return page.section("Scores", page.figure(draw, caption))
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
-    best = sorted(rows, key=lambda row: -(row.get("mean") or 0.0))[:_LINES]
-    lines = [
-        Series(_label(row), list(range(len(row["curve"]))), row["curve"])
-        for row in best
-        if row.get("curve")
-    ]
+    drawn = [row for row in rows if row.get("curve")]
+    best = sorted(drawn, key=lambda row: -math.inf if row["mean"] is None else row["mean"])
+    lines = [Series(_label(row), _steps(row), row["curve"]) for row in best[::-1][:_LINES]]
     if not lines:
         return ""
 
     def draw(width: int) -> str:
-        label = "training score, with exploration"
-        return line_chart(lines, x_label="epoch", y_label=label, width=width, height=340)
+        label = "return in training, or loss"
+        return line_chart(lines, x_label="steps", y_label=label, width=width, height=340)
 
     shown = f"The {len(lines)} best points." if len(rows) > len(lines) else ""
     return page.section("On the way there", page.figure(draw, f"Means over seeds. {shown}".strip()))
+
+
+def _steps(row: Mapping[str, Any]) -> list[int]:
+    """The step at the end of each iteration of a curve."""
+    each = row.get("steps_per_iteration", 1)
+    return [each * n for n in range(1, len(row["curve"]) + 1)]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -26,14 +26,16 @@ what to do.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from worldloom.core.names import suggest
 from worldloom.core.types import Array
+from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.safety.constraints import (
     Barrier,
     LinearRow,
@@ -41,26 +43,27 @@ from worldloom.safety.constraints import (
     StateRow,
     make_constraints,
 )
-from worldloom.safety.file_values import (
-    SignalLike,
-    by_name,
-    flag,
-    known_signal,
-    load_yaml,
-    mapping,
-    number,
-    quantity_and_unit,
-    quantity_in,
-    refuse_bare_share,
-    whole_number,
-)
-from worldloom.safety.units import convert, parse_unit
+from worldloom.safety.units import convert, parse_quantity, parse_unit
 
-KEYS = (
-    "emergency", "box", "rate", "linear", "state", "barriers", "lookahead", "deviations",
-    "latch_after",
-)  # fmt: skip
+KEYS = ("emergency", "box", "rate", "linear", "state", "barriers", "lookahead")
+NUMBERS = ("deviations", "latch_after")
 ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard")
+
+
+class SignalLike(Protocol):
+    """A signal: of an actuator, -1 and 1 stand for `low` and `high`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+Signals = Mapping[str, SignalLike]
 
 
 def read_constraints(
@@ -68,31 +71,12 @@ def read_constraints(
     signals_obs: Sequence[SignalLike],
     signals_action: Sequence[SignalLike],
     model: Callable[[Array, Array], Array] | None = None,
-    *,
-    backup: Callable[[Array], Array] | None = None,
-    loops: Callable[[Array], Array] | None = None,
-    step_seconds: float | None = None,
+    **options: Any,
 ) -> SafetyConstraints:
-    """The constraints in a file; see the module.
-
-    model, backup: those of `make_constraints`; a backup that is given counts, whatever the file
-    says. loops: what `backup: loops` stands for there. step_seconds: how long a step of control
-    takes, which rates in units of time need.
-    """
+    """The constraints in a file; see the module, and `parse_constraints` for the options."""
     return parse_constraints(
-        read_text(path), str(path), signals_obs, signals_action, model,
-        backup=backup, loops=loops, step_seconds=step_seconds,
-    )  # fmt: skip
-
-
-def read_text(path: str | Path) -> str:
-    """A constraint file as it is; a ValueError of one line if it is no text file."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file; check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as a text file ({error})") from None
+        read_text(path), str(path), signals_obs, signals_action, model, **options
+    )
 
 
 def parse_constraints(
@@ -106,228 +90,263 @@ def parse_constraints(
     loops: Callable[[Array], Array] | None = None,
     step_seconds: float | None = None,
 ) -> SafetyConstraints:
-    """The constraints that a text writes down; `source` is named in errors."""
-    written = mapping(source, load_yaml(text, source), KEYS)
-    file = _File(source, written, by_name(signals_obs), by_name(signals_action), step_seconds)
-    if "emergency" not in written:
-        raise ValueError(f"{source}: emergency is missing; say where each actuator goes then")
+    """The constraints that a text writes down; `source` is named in errors.
+
+    model, backup: those of `make_constraints`; a backup that is given counts, whatever the text
+    says. loops: what `backup: loops` stands for there. step_seconds: how long a step of control
+    takes, which rates in units of time need.
+    """
+    root = parse_yaml(text, source)
+    parts = root.entries((*KEYS, *NUMBERS))
+    if "emergency" not in parts:
+        raise root.error("emergency is missing; say where each actuator goes then")
+    signals, actuators = ({one.name: one for one in many} for many in (signals_obs, signals_action))
+    file = _File(root, parts, signals, actuators, step_seconds)
     low, high = file.box()
     rate, soft = file.rates()
     horizon, ahead = file.lookahead()
-    backup = backup or file.backup(loops)
+    numbers: dict[str, Any] = {}
+    if "deviations" in parts:
+        numbers["deviations"] = parts["deviations"].number()
+    if "latch_after" in parts:
+        numbers["latch_after"] = parts["latch_after"].whole(least=0)
+    rows = {
+        "linear": list(file.linear()),
+        "state": [StateRow(*row) for row, _ in file.state_rows(file.part("state"))],
+        "barriers": list(file.barriers()),
+        "lookahead": ahead,
+    }
+    emergency, backup = file.emergency(), backup or file.backup(loops)
     try:
         return make_constraints(
-            len(signals_obs), file.emergency(),
-            low=low, high=high, rate=rate, soft_rates=soft, linear=file.linear(),
-            state=[StateRow(*row) for row in file.state_rows("state")],
-            barriers=file.barriers(), lookahead=ahead, horizon=horizon,
-            model=model, backup=backup,
-            deviations=file.number("deviations", 2.0),
-            latch_after=file.whole("latch_after", 3, least=0),
-            actuators=list(file.actuators),
-        )  # fmt: skip
+            len(signals_obs),
+            emergency,
+            low=low,
+            high=high,
+            rate=rate,
+            soft_rates=soft,
+            horizon=horizon,
+            model=model,
+            backup=backup,
+            actuators=list(actuators),
+            **rows,
+            **numbers,
+        )
+    except ValueError as error:  # what is wrong with the numbers together
+        raise root.error(str(error)) from None
+
+
+# Values with units -------------------------------------------------------------------------------
+
+
+def _quantity(node: Node) -> tuple[float, str]:
+    """The finite number and the unit of a quantity such as '375 K'."""
+    try:
+        value, unit = parse_quantity(node.value)
+        parse_unit(unit)
+    except OverflowError:
+        raise node.error("a number that large cannot be held") from None
     except ValueError as error:
-        # What is wrong with the numbers together; those of the file itself name it already.
-        text = str(error)
-        raise ValueError(text if text.startswith(source) else f"{source}: {text}") from None
+        raise node.error(str(error)) from None
+    if not math.isfinite(value):
+        raise node.error(f"{node.value!r} is not finite")
+    return value, unit
+
+
+def _value_in(node: Node, unit: str, *, difference: bool = False, hint: str = "") -> float:
+    """A quantity's value in a unit; see `convert` for differences. hint: how else to write it."""
+    value, given = _quantity(node)
+    known = parse_unit(unit)
+    if not given and not known.base and known.factor != 1.0:  # is a bare 40 40 % or 4000 %?
+        raise node.error(
+            f"{node.value!r} has no unit, and this is measured in {unit}; "
+            f"write '{node.value} {unit}'"
+        )
+    try:
+        return convert(value, given, unit, difference=difference)
+    except ValueError as error:
+        hint = hint or f"in {unit or '1'}"
+        raise node.error(f"{node.value!r}: {error}; write it {hint}") from None
+
+
+def _known(node: Node, name: Any, known: Signals, what: str) -> SignalLike:
+    """The signal of that name."""
+    if not isinstance(name, str) or name not in known:
+        raise node.error(f"there is no {what} {name!r}; {suggest(str(name), list(known))}")
+    return known[name]
+
+
+def _is_hard(entry: Mapping[str, Node]) -> bool:
+    return entry["hard"].flag() if "hard" in entry else True
+
+
+# Name, weights, offset, hard and scale of a row.
+Row = tuple[str, list[float], float, bool, float]
 
 
 @dataclass(frozen=True)
 class _File:
     """A file's content, and the signals it may speak of."""
 
-    source: str
-    written: Mapping[str, Any]
-    signals: dict[str, SignalLike]
-    actuators: dict[str, SignalLike]
+    root: Node
+    parts: Mapping[str, Node]
+    signals: Signals
+    actuators: Signals
     step_seconds: float | None
 
-    def part(self, key: str) -> dict[str, Any]:
-        value = self.written.get(key)
-        return mapping(f"{self.source}: {key}", value if value is not None else {}, None)
+    def part(self, key: str) -> dict[str, Node]:
+        return self.parts[key].entries() if key in self.parts else {}
 
     # Actuators -----------------------------------------------------------------------------------
 
-    def share(self, where: str, name: str, quantity: Any) -> float:
+    def share(self, node: Node, name: str) -> float:
         """An actuator's physical value as a number of [-1, 1]."""
-        signal = known_signal(where, name, self.actuators, "actuator")
-        value = quantity_in(where, quantity, signal.unit)
-        span = signal.high - signal.low
+        signal = _known(node, name, self.actuators, "actuator")
+        value, span = _value_in(node, signal.unit), signal.high - signal.low
         if not signal.low - 1e-6 * span <= value <= signal.high + 1e-6 * span:
-            raise ValueError(
-                f"{where}: {quantity} is outside of what {name} can do, "
+            raise node.error(
+                f"{node.value} is outside of what {name} can do, "
                 f"{signal.low:g} .. {signal.high:g} {signal.unit}"
             )
         return min(max(2.0 * (value - signal.low) / span - 1.0, -1.0), 1.0)
 
     def emergency(self) -> np.ndarray:
-        part = self.part("emergency")
-        found = {
-            name: self.share(f"{self.source}: emergency.{name}", name, value)
-            for name, value in part.items()
-        }
+        given = {name: self.share(node, name) for name, node in self.part("emergency").items()}
         for name in self.actuators:
-            if name not in found:
-                raise ValueError(
-                    f"{self.source}: emergency.{name} is missing; every actuator needs one"
-                )
-        return np.asarray([found[name] for name in self.actuators], np.float32)
+            if name not in given:
+                where = f"{self.root.where}: emergency.{name}"
+                raise ValueError(f"{where} is missing; every actuator needs one")
+        return np.asarray([given[name] for name in self.actuators], np.float32)
 
     def box(self) -> tuple[np.ndarray, np.ndarray]:
         ends = {"low": np.full(len(self.actuators), -1.0), "high": np.ones(len(self.actuators))}
-        for name, entry in self.part("box").items():
-            where = f"{self.source}: box.{name}"
-            known_signal(where, name, self.actuators, "actuator")
-            for end, value in mapping(where, entry, ("low", "high")).items():
-                index = list(self.actuators).index(name)
-                ends[end][index] = self.share(f"{where}.{end}", name, value)
+        for name, node in self.part("box").items():
+            _known(node, name, self.actuators, "actuator")
+            for end, value in node.entries(("low", "high")).items():
+                ends[end][list(self.actuators).index(name)] = self.share(value, name)
         return ends["low"], ends["high"]
 
     def rates(self) -> tuple[dict[int, float], list[int]]:
         rates, soft = {}, []
-        for name, entry in self.part("rate").items():
-            where = f"{self.source}: rate.{name}"
-            signal = known_signal(where, name, self.actuators, "actuator")
-            row = mapping(where, entry, ("at_most", "hard"))
-            if "at_most" not in row:
-                raise ValueError(f"{where}.at_most is missing; say by how much it may change")
-            change = self.change(f"{where}.at_most", row["at_most"], signal.unit)
+        for name, node in self.part("rate").items():
+            signal = _known(node, name, self.actuators, "actuator")
+            entry = node.entries(("at_most", "hard"))
+            if "at_most" not in entry:
+                raise ValueError(f"{node.where}.at_most is missing; say by how much it may change")
             index = list(self.actuators).index(name)
+            change = self.change(entry["at_most"], signal.unit)
             rates[index] = 2.0 * change / (signal.high - signal.low)
-            if not flag(f"{where}.hard", row.get("hard", True)):
+            if not _is_hard(entry):
                 soft.append(index)
         return rates, soft
 
-    def change(self, where: str, quantity: Any, unit: str) -> float:
+    def change(self, node: Node, unit: str) -> float:
         """A change in a step, also of one that is given in a unit of time."""
-        value, given = quantity_and_unit(where, quantity)
-        refuse_bare_share(where, quantity, given, unit)
-        try:
-            return convert(value, given, unit, difference=True)
-        except ValueError:
-            pass
-        try:
-            in_a_second = convert(value, given, f"{unit}/s" if unit else "1/s", difference=True)
-        except ValueError as error:
-            raise ValueError(
-                f"{where}: {quantity!r}: {error}; write it as a change in a step ({unit}) "
-                f"or in time ({unit}/min)"
-            ) from None
+        value, given = _quantity(node)
+        in_time = f"{unit}/s" if unit else "1/s"
+        if not given or parse_unit(given).base != parse_unit(in_time).base:
+            hint = f"as a change in a step ({unit}) or in time ({unit}/min)"
+            return _value_in(node, unit, difference=True, hint=hint)
         if self.step_seconds is None:
-            raise ValueError(f"{where}: {quantity!r}: the length of a step is unknown; "
-                             f"write the change in a step, in {unit}")  # fmt: skip
-        return in_a_second * self.step_seconds
+            raise node.error(
+                f"{node.value!r}: the length of a step is unknown; "
+                f"write the change in a step, in {unit}"
+            )
+        return convert(value, given, in_time, difference=True) * self.step_seconds
 
-    def linear(self) -> list[LinearRow]:
-        rows = []
-        for name, entry in self.part("linear").items():
-            where = f"{self.source}: linear.{name}"
-            row = mapping(where, entry, ROW_KEYS)
-            weights, bound, sign = self.sum(where, row, self.actuators, "actuator")
-            low = np.asarray([signal.low for signal in self.actuators.values()])
-            high = np.asarray([signal.high for signal in self.actuators.values()])
+    def linear(self) -> Iterator[LinearRow]:
+        low, high = (
+            np.asarray([getattr(signal, end) for signal in self.actuators.values()])
+            for end in ("low", "high")
+        )
+        for name, node in self.part("linear").items():
+            entry = node.entries(ROW_KEYS)
+            weights, bound, sign, scale = self.sum(node, entry, self.actuators, "actuator")
             # Physical values are (low + high) / 2 + u (high - low) / 2.
             shares = sign * weights * (high - low) / 2.0
             rest = sign * (bound - float(weights @ (low + high)) / 2.0)
-            scale = float(np.abs(weights) @ np.maximum(np.abs(low), np.abs(high))) + abs(bound)
-            hard = flag(f"{where}.hard", row.get("hard", True))
-            rows.append(LinearRow(name, shares.tolist(), rest, hard, scale))
-        return rows
+            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry), scale)
 
     # Signals -------------------------------------------------------------------------------------
 
     def sum(
-        self, where: str, row: Mapping[str, Any], known: dict[str, SignalLike], what: str
-    ) -> tuple[np.ndarray, float, int]:
-        """Weights, bound, and whether the sum must stay below (1) or above it (-1)."""
-        if ("signal" in row) == ("of" in row):
-            raise ValueError(f"{where}: give either signal: NAME or of: {{NAME: FACTOR, ...}}")
-        if "signal" in row:
-            known_signal(f"{where}.signal", row["signal"], known, what)
-            of = {row["signal"]: 1.0}
+        self, node: Node, entry: Mapping[str, Node], known: Signals, what: str
+    ) -> tuple[np.ndarray, float, int, float]:
+        """Weights, bound, whether the sum must stay below (1) or above it (-1), and its scale."""
+        if ("signal" in entry) == ("of" in entry):
+            raise node.error("give either signal: NAME or of: {NAME: FACTOR, ...}")
+        if "signal" in entry:
+            factors = {_known(entry["signal"], entry["signal"].value, known, what).name: 1.0}
         else:
-            of = mapping(f"{where}.of", row["of"], None)
-        weights = np.zeros(len(known))
-        units = {}
-        for name, factor in of.items():
-            signal = known_signal(f"{where}.of", name, known, what)
-            units[signal.unit] = name
-            weights[list(known).index(name)] = number(f"{where}.of.{name}", factor)
+            listed = entry["of"].entries()
+            for name in listed:
+                _known(entry["of"], name, known, what)
+            factors = {name: factor.number() for name, factor in listed.items()}
+        weights = np.asarray([factors.get(name, 0.0) for name in known])
+        units = sorted({known[name].unit for name in factors})
         if not weights.any():
-            raise ValueError(f"{where}.of: every factor is 0; a sum of nothing cannot be kept")
+            raise entry["of"].error("every factor is 0; a sum of nothing cannot be kept")
         if len(units) > 1:
-            raise ValueError(f"{where}.of: adds up signals in {', '.join(sorted(units))}; "
-                             "they must have one unit")  # fmt: skip
-        if ("at_most" in row) == ("at_least" in row):
-            raise ValueError(f"{where}: give either at_most or at_least")
-        end = "at_most" if "at_most" in row else "at_least"
-        unit = next(iter(units))
+            raise entry["of"].error(
+                f"adds up signals in {', '.join(units)}; they must have one unit"
+            )
+        if ("at_most" in entry) == ("at_least" in entry):
+            raise node.error("give either at_most or at_least")
+        end = entry["at_most" if "at_most" in entry else "at_least"]
         total = float(weights.sum())
         difference = not math.isclose(total, 1.0)
-        _, given = quantity_and_unit(f"{where}.{end}", row[end])
-        if difference and total != 0.0 and parse_unit(given).zero != parse_unit(unit).zero:
-            raise ValueError(f"{where}.{end}: {row[end]!r}: a sum of temperatures has no zero of "
-                             f"its own; write it in {unit}")  # fmt: skip
-        bound = quantity_in(f"{where}.{end}", row[end], unit, difference=difference)
-        return weights, bound, 1 if end == "at_most" else -1
+        zeros = [parse_unit(unit).zero for unit in (_quantity(end)[1], units[0])]
+        if difference and total != 0.0 and zeros[0] != zeros[1]:
+            raise end.error(
+                f"{end.value!r}: a sum of temperatures has no zero of its own; "
+                f"write it in {units[0]}"
+            )
+        bound = _value_in(end, units[0], difference=difference)
+        sizes = [max(abs(signal.low), abs(signal.high)) for signal in known.values()]
+        scale = float(np.abs(weights) @ np.asarray(sizes)) + abs(bound)
+        return weights, bound, 1 if "at_most" in entry else -1, scale
 
     def state_rows(
-        self, key: str, part: Mapping[str, Any] | None = None, extra: tuple[str, ...] = ()
-    ) -> list[tuple[str, list[float], float, bool, float]]:
-        """Name, weights, offset, hard and scale of each row of a part."""
-        rows = []
-        for name, entry in (self.part(key) if part is None else part).items():
-            where = f"{self.source}: {key}.{name}"
-            row = mapping(where, entry, ROW_KEYS + extra)
-            weights, bound, sign = self.sum(where, row, self.signals, "signal")
-            ends = [max(abs(s.low), abs(s.high)) for s in self.signals.values()]
-            scale = float(np.abs(weights) @ np.asarray(ends)) + abs(bound)
-            hard = flag(f"{where}.hard", row.get("hard", True))
-            rows.append((name, (-sign * weights).tolist(), sign * bound, hard, scale))
-        return rows
+        self, part: Mapping[str, Node], extra: tuple[str, ...] = ()
+    ) -> Iterator[tuple[Row, dict[str, Node]]]:
+        """The rows of a part, each with its entries."""
+        for name, node in part.items():
+            entry = node.entries(ROW_KEYS + extra)
+            weights, bound, sign, scale = self.sum(node, entry, self.signals, "signal")
+            yield (name, (-sign * weights).tolist(), sign * bound, _is_hard(entry), scale), entry
 
-    def barriers(self) -> list[Barrier]:
-        made = []
-        part = self.part("barriers")
-        for row in self.state_rows("barriers", part, ("gamma", "disturbance")):
-            entry, where = part[row[0]], f"{self.source}: barriers.{row[0]}"
-            gamma = number(f"{where}.gamma", entry.get("gamma", 0.2))
-            if not 0.0 < gamma <= 1.0:
-                raise ValueError(f"{where}.gamma: {gamma:g}; it must be above 0 and at most 1")
-            signal = entry.get("signal") or next(iter(entry["of"]))
-            unit = self.signals[signal].unit
-            worst = entry.get("disturbance")
-            disturbance = 0.0 if worst is None else quantity_in(
-                f"{where}.disturbance", worst, unit, difference=True
-            )  # fmt: skip
-            if disturbance < 0.0:
-                raise ValueError(f"{where}.disturbance: {worst}; it must not be negative")
-            made.append(Barrier(*row, gamma=gamma, disturbance=disturbance))
-        return made
+    def barriers(self) -> Iterator[Barrier]:
+        for row, entry in self.state_rows(self.part("barriers"), ("gamma", "disturbance")):
+            options = {}
+            if "gamma" in entry:
+                options["gamma"] = entry["gamma"].number()
+                if not 0.0 < options["gamma"] <= 1.0:
+                    raise entry["gamma"].error(
+                        f"{options['gamma']:g}; it must be above 0 and at most 1"
+                    )
+            if "disturbance" in entry:
+                node = entry["disturbance"]
+                unit = next(s.unit for s, w in zip(self.signals.values(), row[1], strict=True) if w)
+                options["disturbance"] = _value_in(node, unit, difference=True)
+                if options["disturbance"] < 0.0:
+                    raise node.error(f"{node.value}; it must not be negative")
+            yield Barrier(*row, **options)
 
     def lookahead(self) -> tuple[int, list[StateRow]]:
-        part = self.part("lookahead")
-        if not part:
+        if not self.part("lookahead"):
             return 0, []
-        part = mapping(f"{self.source}: lookahead", part, ("steps", "backup", "rows"))
-        steps = whole_number(f"{self.source}: lookahead.steps", part.get("steps"), least=1)
-        rows = mapping(f"{self.source}: lookahead.rows", part.get("rows"), None)
-        return steps, [StateRow(*row) for row in self.state_rows("lookahead.rows", rows)]
+        node = self.parts["lookahead"]
+        entry = node.entries(("steps", "backup", "rows"))
+        for name in ("steps", "rows"):
+            if name not in entry:
+                raise node.error(f"{name} is missing")
+        rows = [StateRow(*row) for row, _ in self.state_rows(entry["rows"].entries())]
+        return entry["steps"].whole(least=1), rows
 
     def backup(self, loops: Callable[[Array], Array] | None) -> Callable[[Array], Array] | None:
-        named = self.part("lookahead").get("backup", "emergency")
-        if named not in ("emergency", "loops"):
-            where = f"{self.source}: lookahead.backup"
-            raise ValueError(f"{where}: {named!r}; it must be emergency or loops")
-        if named == "loops" and loops is None:
-            where = f"{self.source}: lookahead.backup"
-            raise ValueError(f"{where}: loops, of which none are known here; write emergency")
-        return loops if named == "loops" else None
-
-    # Numbers -------------------------------------------------------------------------------------
-
-    def number(self, key: str, default: float) -> float:
-        return number(f"{self.source}: {key}", self.written.get(key, default))
-
-    def whole(self, key: str, default: int, least: int) -> int:
-        return whole_number(f"{self.source}: {key}", self.written.get(key, default), least)
+        node = self.part("lookahead").get("backup")
+        if node is None or node.text(("emergency", "loops")) == "emergency":
+            return None
+        if loops is None:
+            raise node.error("loops, of which none are known here; write emergency")
+        return loops

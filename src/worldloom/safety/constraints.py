@@ -37,7 +37,7 @@ import numpy as np
 from flax import struct
 
 from worldloom.core.types import Array, PyTree
-from worldloom.safety.short import total
+from worldloom.safety.reductions import sum_last
 
 # How far below 0 the margin of an action may be that counts as safe, as a share of its row's scale.
 # float32 holds seven digits, and a margin is a difference of numbers of that scale: anything finer
@@ -93,7 +93,7 @@ class Rows(struct.PyTreeNode):
     def __call__(self, vector: Array) -> Array:
         """Values (..., R) at vectors (..., k)."""
         # No matrix product: the same digits in a batch of any size, on any device.
-        return total(self.weights * vector[..., None, :]) + self.offset
+        return sum_last(self.weights * vector[..., None, :]) + self.offset
 
 
 class SafetyConstraints(struct.PyTreeNode):
@@ -131,11 +131,13 @@ class SafetyConstraints(struct.PyTreeNode):
     def kinds(self) -> tuple[str, ...]:
         """The kind of each of the C rows."""
         counts = {
-            "box": self.low.shape[-1], "rate": len(self.rated),
-            "linear": self.linear.offset.shape[-1], "state": self.state.offset.shape[-1],
+            "box": self.low.shape[-1],
+            "rate": len(self.rated),
+            "linear": self.linear.offset.shape[-1],
+            "state": self.state.offset.shape[-1],
             "barrier": self.barrier.offset.shape[-1],
             "lookahead": self.lookahead.offset.shape[-1],
-        }  # fmt: skip
+        }
         return tuple(kind for kind, count in counts.items() for _ in range(count))
 
     @property
@@ -199,9 +201,11 @@ def make_constraints(
         width = size if isinstance(row, LinearRow) else observation_size
         end = row.bound if isinstance(row, LinearRow) else row.offset
         _check(
-            len(row.weights) == width, f"row {row.name}", f"{len(row.weights)} weights",
+            len(row.weights) == width,
+            f"row {row.name}",
+            f"{len(row.weights)} weights",
             f"there are {width} {'actuators' if isinstance(row, LinearRow) else 'signals'}",
-        )  # fmt: skip
+        )
         finite = bool(np.isfinite([*row.weights, end]).all())
         _check(finite, f"row {row.name}", "numbers that are not finite", "give finite ones")
         fits = row.scale is None or bool(np.isfinite(row.scale) and row.scale > 0)
@@ -220,8 +224,11 @@ def make_constraints(
     _check(fits, "deviations", f"{deviations:g}", "use 0 or more")
 
     made = SafetyConstraints(
-        low=jnp.asarray(box[0]), high=jnp.asarray(box[1]), emergency=jnp.asarray(emergency),
-        rate=_floats(list(rate.values())), rated=tuple(rate),
+        low=jnp.asarray(box[0]),
+        high=jnp.asarray(box[1]),
+        emergency=jnp.asarray(emergency),
+        rate=_floats(list(rate.values())),
+        rated=tuple(rate),
         linear=_rows([(-np.asarray(row.weights), row.bound) for row in linear], size),
         state=_rows([(row.weights, row.offset) for row in state], observation_size),
         barrier=_rows([(row.weights, row.offset) for row in barriers], observation_size),
@@ -229,18 +236,21 @@ def make_constraints(
         disturbance=_floats([row.disturbance for row in barriers]),
         lookahead=_rows([(row.weights, row.offset) for row in lookahead], observation_size),
         scale=_floats([1.0] * (size + len(rate)) + [_scale(row) for row in rows]),
-        deviations=jnp.float32(deviations), latch_after=jnp.int32(latch_after),
-        model=_as_tree(model), backup=_as_tree(backup),
-        names=(
-            *given, *(given[i] for i in rate), *(row.name for row in rows)
-        ),
+        deviations=jnp.float32(deviations),
+        latch_after=jnp.int32(latch_after),
+        model=_as_tree(model),
+        backup=_as_tree(backup),
+        names=(*given, *(given[i] for i in rate), *(row.name for row in rows)),
         hard=(
-            *(True for _ in given), *(i not in soft_rates for i in rate),
+            *(True for _ in given),
+            *(i not in soft_rates for i in rate),
             *(row.hard for row in rows),
         ),
-        horizon=horizon, passes=passes, sweeps=sweeps,
+        horizon=horizon,
+        passes=passes,
+        sweeps=sweeps,
         searches=searches if searches is not None else 3 * bool(lookahead),
-    )  # fmt: skip
+    )
     labels = tuple(f"{kind}:{name}" for kind, name in zip(made.kinds, made.names, strict=True))
     twice = sorted({label for label in labels if labels.count(label) > 1})
     _check(not twice, "rows", ", ".join(twice), "each needs a name of its own")

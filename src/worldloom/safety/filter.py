@@ -33,7 +33,7 @@ from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.margins import all_margins, linearise, model_margins, move, reach
 from worldloom.safety.projection import project
-from worldloom.safety.short import every, place_of_smallest, total
+from worldloom.safety.reductions import all_last, argmin_last, sum_last
 
 ACCEPTED = 0.5  # of the tolerance; see TOLERANCE
 # How much more than the first linearisation missed by the next ones ask for: on a curved row
@@ -95,9 +95,14 @@ def initial_memory(constraints: SafetyConstraints, previous: Array | None = None
     place = constraints.emergency if previous is None else jnp.asarray(previous, jnp.float32)
     no, zero = jnp.asarray(False), jnp.int32(0)
     return ControlMemory(
-        previous=place, fallback=move(place, constraints.emergency, constraints),
-        override=jnp.zeros_like(place), overriding=no, emergencies=zero, latched=no, step=zero,
-    )  # fmt: skip
+        previous=place,
+        fallback=move(place, constraints.emergency, constraints),
+        override=jnp.zeros_like(place),
+        overriding=no,
+        emergencies=zero,
+        latched=no,
+        step=zero,
+    )
 
 
 def reset_latch(memory: ControlMemory) -> ControlMemory:
@@ -128,7 +133,9 @@ def emergency_action(state: ControlState, constraints: SafetyConstraints | None 
     """
     if constraints is None:
         return state.memory.fallback
-    return move(_sound(state.memory.previous, constraints), constraints.emergency, constraints)
+    return move(
+        _or_emergency(state.memory.previous, constraints), constraints.emergency, constraints
+    )
 
 
 def after_emergency(memory: ControlMemory, constraints: SafetyConstraints) -> ControlMemory:
@@ -145,28 +152,46 @@ def _remember(
     count = jnp.where(emergency, memory.emergencies + 1, 0)
     limit = constraints.latch_after
     return memory.replace(
-        previous=action, fallback=move(action, constraints.emergency, constraints),
-        emergencies=count, latched=memory.latched | ((limit > 0) & (count >= limit)),
+        previous=action,
+        fallback=move(action, constraints.emergency, constraints),
+        emergencies=count,
+        latched=memory.latched | ((limit > 0) & (count >= limit)),
         step=memory.step + 1,
-    )  # fmt: skip
+    )
 
 
-def _sound(previous: Array, constraints: SafetyConstraints) -> Array:
+def _or_emergency(previous: Array, constraints: SafetyConstraints) -> Array:
     return jnp.where(jnp.isfinite(previous), previous, constraints.emergency)
 
 
 # The filter --------------------------------------------------------------------------------------
 
 
+class Validation(struct.PyTreeNode):
+    """Signed margins (C,) of an action, and whether it satisfies every hard row."""
+
+    margins: Array
+    is_safe: Array  # bool ()
+
+
 def validate_constraints(
     state: ControlState, action: Array, constraints: SafetyConstraints
-) -> Array:
-    """Signed margins (C,) of an action (m,), in the order of `constraints.names`.
+) -> Validation:
+    """How an action (m,) stands to every row, in the order of `constraints.names`.
 
     A row is satisfied where its margin is at least `-constraints.tolerance`.
     """
     of_model, _ = model_margins(state.obs, action, constraints)
-    return all_margins(state.obs, action, state.memory.previous, of_model, constraints)
+    margins = all_margins(state.obs, action, state.memory.previous, of_model, constraints)
+    hard = np.asarray(constraints.hard)
+    return Validation(margins, all_last(_take(margins >= -constraints.tolerance, hard)))
+
+
+def policy_forward(
+    policy_params: PolicyState, state: ControlState, key: Key | None = None
+) -> Array:
+    """What a policy proposes (..., m), before any filter; with a key, as it explores."""
+    return policy_step(policy_params, state.obs, key)
 
 
 def safe_policy_execution(
@@ -180,7 +205,7 @@ def safe_policy_execution(
     state: of one plant, or of many with the same leading axes on every leaf, to which the
     constraints apply alike. key: for a policy that explores; None: it does not.
     """
-    proposed = policy_step(policy_params, state.obs, key)
+    proposed = policy_forward(policy_params, state, key)
     run = filter_action
     for _ in range(state.obs.ndim - 1):
         run = jax.vmap(run, (0, 0, None))
@@ -214,16 +239,17 @@ def filter_action(
     """
     c, obs, memory = constraints, state.obs, state.memory
     finite = (
-        every(jnp.isfinite(obs)) & every(jnp.isfinite(proposed))
-        & every(jnp.isfinite(memory.previous))
-        & (every(jnp.isfinite(memory.override)) | ~memory.overriding)
-    )  # fmt: skip
-    previous = _sound(memory.previous, c)
+        all_last(jnp.isfinite(obs))
+        & all_last(jnp.isfinite(proposed))
+        & all_last(jnp.isfinite(memory.previous))
+        & (all_last(jnp.isfinite(memory.override)) | ~memory.overriding)
+    )
+    previous = _or_emergency(memory.previous, c)
     low, high = reach(previous, c)
-    wanted = jnp.where(memory.overriding, jnp.clip(memory.override, low, high), proposed)
+    target = jnp.where(memory.overriding, jnp.clip(memory.override, low, high), proposed)
 
-    value, uncertainty = model_margins(obs, wanted, c)
-    asked = _Choice(wanted, value, uncertainty, jnp.asarray(True))
+    value, uncertainty = model_margins(obs, target, c)
+    asked = _Choice(target, value, uncertainty, jnp.asarray(True))
     hard = np.asarray(c.hard)
     everything = _Stage(np.ones_like(hard), low, high)
     accept = everything.satisfied(asked, c)
@@ -242,8 +268,8 @@ def filter_action(
 
     kinds = np.asarray(c.kinds)
     trips = (kinds == "state") & hard
-    before = all_margins(obs, wanted, previous, value, c)
-    tripped = ~every(_take(before, trips) >= -ACCEPTED * _take(c.tolerance, trips))
+    before = all_margins(obs, target, previous, value, c)
+    tripped = ~all_last(_take(before, trips) >= -ACCEPTED * _take(c.tolerance, trips))
     calm = finite & ~memory.latched & ~tripped
     infeasible = calm & ~choice.fits
     emergency = ~(calm & choice.fits)
@@ -252,27 +278,30 @@ def filter_action(
 
     before = jnp.where(finite & ~jnp.isnan(before), before, -jnp.inf)
     after = all_margins(obs, action, previous, of_model, c)
-    known = every(jnp.isfinite(obs)) | np.isin(kinds, ("box", "rate", "linear"))
+    known = all_last(jnp.isfinite(obs)) | np.isin(kinds, ("box", "rate", "linear"))
     after = jnp.where(known & ~jnp.isnan(after), after, -jnp.inf)
-    intervened = ~every(action == wanted)
+    intervened = ~all_last(action == target)
     # No action could have changed a state row; a soft one that is crossed is an alarm and no cause.
     alarm = (kinds == "state") & ~hard
-    worst = place_of_smallest(jnp.where(alarm, jnp.inf, before / c.scale))
+    worst = argmin_last(jnp.where(alarm, jnp.inf, before / c.scale))
     caused = (intervened | emergency) & finite & ~memory.latched
     report = SafetyReport(
-        is_safe=every(_take(after >= -c.tolerance, hard)),
-        margins_before=before, margins_after=after,
+        is_safe=all_last(_take(after >= -c.tolerance, hard)),
+        margins_before=before,
+        margins_after=after,
         active=jnp.where(caused, worst, -1),
         intervened=intervened,
         projected=intervened & ~emergency,
-        infeasible=infeasible, emergency=emergency,
-        latched=memory.latched, overridden=memory.overriding & ~emergency,
-        distance=jnp.where(finite, jnp.sqrt(total((action - wanted) ** 2)), jnp.inf),
+        infeasible=infeasible,
+        emergency=emergency,
+        latched=memory.latched,
+        overridden=memory.overriding & ~emergency,
+        distance=jnp.where(finite, jnp.sqrt(sum_last((action - target) ** 2)), jnp.inf),
         input_finite=finite,
         model_uncertainty=jnp.where(jnp.isfinite(uncertainty), uncertainty, jnp.inf),
         step=memory.step,
         memory=_remember(memory, action, emergency, c),
-    )  # fmt: skip
+    )
     return action, report
 
 
@@ -291,11 +320,11 @@ class _Stage(NamedTuple):
     def satisfied(self, choice: _Choice, c: SafetyConstraints) -> Array:
         """Whether an action satisfies box, rates, and the linear and model rows."""
         u = choice.action
-        inside = every((u >= self.low) & (u <= self.high))
+        inside = all_last((u >= self.low) & (u <= self.high))
         general = np.isin(c.kinds, ("linear", "barrier", "lookahead"))
         margins = jnp.concatenate([c.linear(u), choice.of_model])
         enough = margins >= -ACCEPTED * _take(c.tolerance, general)
-        return inside & every(_take(enough, self.rows[general]))
+        return inside & all_last(_take(enough, self.rows[general]))
 
     def nearest(self, asked: _Choice, obs: Array, c: SafetyConstraints) -> tuple[_Choice, Array]:
         """The nearest action to what was asked for that satisfies the stage's rows.
@@ -308,37 +337,37 @@ class _Stage(NamedTuple):
 
         def projected(point: Array, value: Array, slope: Array, more: Array) -> Array:
             # value + slope (u - point) >= more, as rows @ u <= bounds
-            bounds = value - total(slope * point) - more
+            bounds = value - sum_last(slope * point) - more
             rows = jnp.concatenate([-_take(c.linear.weights, linear), -_take(slope, modelled)])
             bounds = jnp.concatenate([_take(c.linear.offset, linear), _take(bounds, modelled)])
             return project(asked.action, rows, bounds, self.low, self.high, c.sweeps)
 
-        def nearer(found: _Choice, far: Array, u: Array, value: Array, uncertainty: Array):
+        def nearer(best: _Choice, far: Array, u: Array, value: Array, uncertainty: Array):
             tried = _Choice(u, value, uncertainty, jnp.asarray(True))
-            distance = total((u - asked.action) ** 2)
+            distance = sum_last((u - asked.action) ** 2)
             better = self.satisfied(tried, c) & (distance < far)
-            return tried._replace(fits=better).otherwise(found), jnp.where(better, distance, far)
+            return tried._replace(fits=better).otherwise(best), jnp.where(better, distance, far)
 
         def linearised(_: Array, carry: Any) -> Any:
-            u, expected, more, found, far = carry
+            u, expected, more, best, far = carry
             value, slope, uncertainty = linearise(obs, u, c)
-            found, far = nearer(found, far, u, value, uncertainty)
+            best, far = nearer(best, far, u, value, uncertainty)
             more = jnp.maximum(more, CAUTION * jnp.maximum(expected - value, 0.0))
             following = projected(u, value, slope, more)
-            return following, value + total(slope * (following - u)), more, found, far
+            return following, value + sum_last(slope * (following - u)), more, best, far
 
         none = jnp.zeros_like(asked.of_model)
-        found = asked._replace(fits=jnp.asarray(False))
+        best = asked._replace(fits=jnp.asarray(False))
         far = jnp.asarray(jnp.inf, obs.dtype)
         if modelled.any():
             # A loop, also of two passes: in one piece XLA would compute a projection anew for each
             # number that the model makes of it, dozens of times.
-            carry = (asked.action, none - jnp.inf, none, found, far)
-            u, *_, found, far = jax.lax.fori_loop(0, c.passes, linearised, carry)
+            carry = (asked.action, none - jnp.inf, none, best, far)
+            u, *_, best, far = jax.lax.fori_loop(0, c.passes, linearised, carry)
         else:
             u = projected(asked.action, none, jnp.zeros((len(none), len(asked.action))), none)
         value, uncertainty = model_margins(obs, u, c)
-        return nearer(found, far, u, value, uncertainty)[0], u
+        return nearer(best, far, u, value, uncertainty)[0], u
 
     def towards(
         self, fallback: Array, last: Array, obs: Array, c: SafetyConstraints

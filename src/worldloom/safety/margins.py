@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from worldloom.core.types import Array
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.short import total
+from worldloom.safety.reductions import sum_last
 
 # Added to an ensemble's variance: members that agree have a standard deviation whose slope is
 # not a number.
@@ -25,14 +25,14 @@ def reach(
     return low, jnp.minimum(constraints.high, previous + step)
 
 
-def move(previous: Array, wanted: Array, constraints: SafetyConstraints) -> Array:
+def move(previous: Array, target: Array, constraints: SafetyConstraints) -> Array:
     """As near to `wanted` (m,) as box and hard rates allow after `previous` (m,).
 
     Where these contradict each other the rate is kept: the actuator is on its way to its box.
     """
     step = _steps(constraints, soft=False)
-    wanted = jnp.clip(wanted, constraints.low, constraints.high)
-    return jnp.clip(wanted, previous - step, previous + step)
+    target = jnp.clip(target, constraints.low, constraints.high)
+    return jnp.clip(target, previous - step, previous + step)
 
 
 def _steps(constraints: SafetyConstraints, *, soft: bool) -> Array:
@@ -61,8 +61,8 @@ def model_margins(obs: Array, action: Array, constraints: SafetyConstraints) -> 
 
     def follow(carry: tuple[Array, Array, Array], _: None):
         x, u, least = carry
-        wanted = c.emergency if c.backup is None else c.backup(x)
-        u = move(u, wanted, c)
+        target = c.emergency if c.backup is None else c.backup(x)
+        u = move(u, target, c)
         members = jnp.atleast_2d(c.model(x, u))  # pyright: ignore[reportOptionalCall]
         margins = _pessimistic(c.lookahead(members), c)[0]
         return (_mean(members), u, jnp.minimum(least, margins)), None
@@ -82,7 +82,7 @@ def _pessimistic(values: Array, c: SafetyConstraints) -> tuple[Array, Array]:
 
 
 def _mean(members: Array) -> Array:
-    return total(members.T) / members.shape[0]
+    return sum_last(members.T) / members.shape[0]
 
 
 def linearise(

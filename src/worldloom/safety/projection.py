@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from worldloom.core.types import Array
-from worldloom.safety.short import largest, smallest, total
+from worldloom.safety.reductions import max_last, min_last, sum_last
 
 FAR = 1e6  # in lengths of a row: no multiplier is as large that means anything
 NEGLIGIBLE = 1e-7  # of a row's largest weight: smaller ones do nothing within a box of float32
@@ -28,12 +28,12 @@ def project(
     count = rows.shape[0]
     if count == 0:
         return jnp.clip(point, low, high)
-    biggest = largest(jnp.abs(rows))
+    biggest = max_last(jnp.abs(rows))
     # A row's length says nothing: all get length 1. One without weights cannot be acted upon.
     usable = biggest > 0.0
     unit = rows / jnp.where(usable, biggest, 1.0)[:, None]
     unit = jnp.where(jnp.abs(unit) > NEGLIGIBLE, unit, 0.0)
-    length = jnp.sqrt(total(unit * unit))
+    length = jnp.sqrt(sum_last(unit * unit))
     unit = unit / jnp.where(usable, length, 1.0)[:, None]
     bounds = bounds / jnp.where(usable, biggest * length, 1.0)
     if count == 1:
@@ -41,28 +41,28 @@ def project(
         return jnp.clip(point - multiplier * unit[0], low, high)
 
     def moved(multipliers: Array) -> Array:
-        return point - total((multipliers[:, None] * unit).T)
+        return point - sum_last((multipliers[:, None] * unit).T)
 
     def solve_row(i: Array, multipliers: Array) -> Array:
         others = jnp.where(jnp.arange(count) == i, 0.0, multipliers)
-        found = _multiplier(moved(others), unit[i], bounds[i], low, high)
-        return jnp.where(jnp.arange(count) == i, found, multipliers)
+        solved = _multiplier(moved(others), unit[i], bounds[i], low, high)
+        return jnp.where(jnp.arange(count) == i, solved, multipliers)
 
     def sweep(_: Array, multipliers: Array) -> Array:
-        found = jax.lax.fori_loop(0, count, solve_row, multipliers)
+        solved = jax.lax.fori_loop(0, count, solve_row, multipliers)
         # Rows at a small angle approach their corner in ever smaller steps of one direction: the
         # best step along it is that of one more row, the sum of all as they have changed.
-        change = found - multipliers
-        most = largest(jnp.abs(change))
+        change = solved - multipliers
+        most = max_last(jnp.abs(change))
         change = change / jnp.where(most > 0.0, most, 1.0)
-        row, bound = total((change[:, None] * unit).T), total(change * bounds)
-        step = _multiplier(moved(found), row, bound, low, high)
+        row, bound = sum_last((change[:, None] * unit).T), sum_last(change * bounds)
+        step = _multiplier(moved(solved), row, bound, low, high)
         falls = change < 0.0
-        ends = jnp.where(falls, found / jnp.where(falls, -change, 1.0), jnp.inf)
-        step = jnp.minimum(step, smallest(ends))
+        ends = jnp.where(falls, solved / jnp.where(falls, -change, 1.0), jnp.inf)
+        step = jnp.minimum(step, min_last(ends))
         # Where the rows cancel out there is no such direction, and no end to it.
         step = jnp.where(step < FAR, step, 0.0)
-        return jnp.maximum(found + step * change, 0.0)
+        return jnp.maximum(solved + step * change, 0.0)
 
     multipliers = jax.lax.fori_loop(0, sweeps, sweep, jnp.zeros(count, point.dtype))
     return jnp.clip(moved(multipliers), low, high)

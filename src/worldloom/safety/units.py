@@ -1,38 +1,28 @@
 """Quantities with units, as far as plants need them: "375 K", "101.85 degC", "10 K/min".
 
-A unit is a product of known names, with `/`, `*` and powers (`m3`, `s^2`). What is not in the table
-(such as "U" of insulin) is a unit of its own, which nothing else converts to.
+A unit is a product of known names, with `/`, `*` and powers (`m3`, `s^2`). What is not known (such
+as "U" of insulin) is a unit of its own, which nothing else converts to.
 """
 
+import math
 import re
 from dataclasses import dataclass
+from functools import cache
 
-# name -> factor to the base unit, and the base unit
-_SIMPLE: dict[str, tuple[float, str]] = {
-    "s": (1.0, "s"), "ms": (1e-3, "s"), "min": (60.0, "s"), "h": (3600.0, "s"),
-    "d": (86400.0, "s"),
-    "m": (1.0, "m"), "mm": (1e-3, "m"), "cm": (1e-2, "m"), "km": (1e3, "m"),
-    "kg": (1.0, "kg"), "g": (1e-3, "kg"), "mg": (1e-6, "kg"), "t": (1e3, "kg"),
-    "mol": (1.0, "mol"), "mmol": (1e-3, "mol"), "kmol": (1e3, "mol"),
-    "K": (1.0, "K"), "degC": (1.0, "K"), "degF": (5.0 / 9.0, "K"),
-    "rad": (1.0, "rad"), "deg": (3.141592653589793 / 180.0, "rad"),
-    "A": (1.0, "A"), "mA": (1e-3, "A"), "kA": (1e3, "A"),
-    "1": (1.0, ""), "": (1.0, ""), "%": (0.01, ""), "percent": (0.01, ""), "ppm": (1e-6, ""),
+# Units that prefixes go before, and those that they do not: a factor, and what it is of.
+_PREFIXED: dict[str, tuple[float, str]] = {
+    "g": (1e-3, "kg"), "L": (1e-3, "m3"), "Hz": (1.0, "1/s"), "N": (1.0, "kg*m/s2"),
+    "Pa": (1.0, "N/m2"), "J": (1.0, "N*m"), "W": (1.0, "J/s"), "Wh": (3600.0, "J"),
+    "V": (1.0, "W/A"), "bar": (1e5, "Pa"),
 }  # fmt: skip
-# name -> factor, and powers of base units
-_DERIVED: dict[str, tuple[float, dict[str, int]]] = {
-    "L": (1e-3, {"m": 3}), "dL": (1e-4, {"m": 3}), "mL": (1e-6, {"m": 3}),
-    "Hz": (1.0, {"s": -1}), "mHz": (1e-3, {"s": -1}),
-    **{f"{prefix}{name}": (factor * 10.0**power, powers)
-       for name, factor, powers in (
-           ("N", 1.0, {"kg": 1, "m": 1, "s": -2}), ("Pa", 1.0, {"kg": 1, "m": -1, "s": -2}),
-           ("J", 1.0, {"kg": 1, "m": 2, "s": -2}), ("W", 1.0, {"kg": 1, "m": 2, "s": -3}),
-           ("Wh", 3600.0, {"kg": 1, "m": 2, "s": -2}),
-           ("V", 1.0, {"kg": 1, "m": 2, "s": -3, "A": -1}))
-       for prefix, power in (("", 0), ("k", 3), ("M", 6))},
-    "bar": (1e5, {"kg": 1, "m": -1, "s": -2}), "mbar": (1e2, {"kg": 1, "m": -1, "s": -2}),
-    "atm": (101325.0, {"kg": 1, "m": -1, "s": -2}),
+_PLAIN: dict[str, tuple[float, str]] = {
+    "min": (60.0, "s"), "h": (3600.0, "s"), "d": (86400.0, "s"), "t": (1e3, "kg"),
+    "degC": (1.0, "K"), "degF": (5.0 / 9.0, "K"), "deg": (math.pi / 180.0, "rad"),
+    "1": (1.0, ""), "%": (0.01, ""), "percent": (0.01, ""), "ppm": (1e-6, ""),
+    "atm": (101325.0, "Pa"),
 }  # fmt: skip
+_BASE = ("s", "m", "kg", "mol", "K", "rad", "A")  # of which prefixes go before s, m, mol and A
+_PREFIX = {"k": 1e3, "M": 1e6, "d": 0.1, "c": 1e-2, "m": 1e-3}
 # Where zero lies, in K, of temperatures that stand alone; differences of them have no zero.
 _ZERO = {"degC": 273.15, "degF": 459.67 * 5.0 / 9.0}
 _NAMES = {"°C": "degC", "°F": "degF", "°": "deg", "l": "L", "dl": "dL", "ml": "mL", "hr": "h",
@@ -53,6 +43,7 @@ class Unit:
     zero: float = 0.0
 
 
+@cache
 def parse_unit(text: str) -> Unit:
     """The unit that a text names; a ValueError if it is not written as one."""
     factor, powers = 1.0, {}
@@ -64,26 +55,30 @@ def parse_unit(text: str) -> Unit:
             raise ValueError(f"the unit {text!r} has an empty place; write for example 'L/min'")
         size, base, power = _atom(names[i])
         factor *= size ** (sign * power)
-        for name, exponent in base.items():
+        for name, exponent in base:
             powers[name] = powers.get(name, 0) + sign * power * exponent
     base = tuple(sorted((name, power) for name, power in powers.items() if power))
     zero = _ZERO.get(names[0], 0.0) if len(names) == 1 else 0.0
     return Unit(text.strip(), factor, base, zero)
 
 
-def _atom(name: str) -> tuple[float, dict[str, int], int]:
+def _atom(name: str) -> tuple[float, tuple[tuple[str, int], ...], int]:
     """Factor, powers of base units, and the power that the name ends in."""
-    if name in _SIMPLE or name in _DERIVED:
+    match = _ATOM.fullmatch(name)
+    if not name or name in _PLAIN or match is None:
         stem, power = name, 1
     else:
-        match = _ATOM.fullmatch(name)
-        stem, power = (match[1], int(match[2] or 1)) if match else (name, 1)
-        stem = _NAMES.get(stem, stem)
-    if stem in _SIMPLE:
-        factor, base = _SIMPLE[stem]
-        return factor, {base: 1} if base else {}, power
-    factor, powers = _DERIVED.get(stem, (1.0, {stem: 1}))
-    return factor, powers, power
+        stem, power = match[1], int(match[2] or 1)
+    stem = _NAMES.get(stem, stem)
+    if stem in _PREFIXED or stem in _PLAIN:
+        factor, expression = (_PREFIXED | _PLAIN)[stem]
+        unit = parse_unit(expression)
+        return factor * unit.factor, unit.base, power
+    rest = stem[1:]
+    if stem not in _BASE and stem[:1] in _PREFIX and rest in (*_PREFIXED, "s", "m", "mol", "A"):
+        factor, base, _ = _atom(rest)
+        return _PREFIX[stem[0]] * factor, base, power
+    return 1.0, ((stem, 1),) if stem else (), power
 
 
 def convert(value: float, source: str, target: str, *, difference: bool = False) -> float:
@@ -93,8 +88,10 @@ def convert(value: float, source: str, target: str, *, difference: bool = False)
     """
     old, new = parse_unit(source), parse_unit(target)
     if old.base != new.base:
-        raise ValueError(f"{old.text or 'a number without a unit'} is no unit of what is measured "
-                         f"in {new.text or 'numbers without a unit'}")  # fmt: skip
+        raise ValueError(
+            f"{old.text or 'a number without a unit'} is no unit of what is measured in "
+            f"{new.text or 'numbers without a unit'}"
+        )
     if old.factor == new.factor and old.zero == new.zero:
         return value
     if difference:

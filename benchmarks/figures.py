@@ -1,0 +1,133 @@
+"""Figures for the README and the docs, read from a benchmark's JSON and from nowhere else."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+MEANING = {
+    "grid": {
+        "time_to_500": "training time to a greedy score of 500, original / ours",
+        "time_to_500_tuned": "the same, against the original without its useless work",
+        "time_to_500_with_compile": "the same as the first, our compile time included, cold cache",
+        "epochs_per_second_same_arithmetic": "epochs/s with the original's arithmetic, ours / its",
+        "world_steps_per_second": "agent steps/s without learning, ours / object loop",
+        "train_step_matmul_share": "train step's FLOP rate as a share of plain matmul's",
+    },
+    "arc": {
+        "steps_vs_jaxarc_30x30_1024": "steps/s of 1,024 worlds at 30x30, ours / JaxARC's best",
+        "steps_vs_arcle_batched": "steps/s, our 1,024 worlds / ARCLE's best",
+        "steps_vs_arcle_single": "steps/s, one world of ours in a scan / one of ARCLE's",
+        "point_mix_vs_box_mix": "our steps/s with single cells and flood fills / with boxes",
+        "demo_tasks_solved_share": "of 20 Mini-ARC tasks, those whose demonstrations PPO solves",
+    },
+    "robot": {
+        "c_in_jit_vs_rollout": "physics of 512 robots, MuJoCo in our jit / mujoco.rollout",
+        "c_in_jit_vs_mjx_512": "physics of 512 robots, MuJoCo in our jit / MJX in jit, its best",
+        "ppo_level4_vs_level1": "training steps/s of 512 robots, level 4 / level 1",
+        "ppo_vs_brax_mjx": "training steps/s of 512 robots, level 4 / Brax PPO over MJX, its best",
+        "walk_good_share": "of 64 walks of 20 s, those without a fall and within 0.075 m/s",
+        "stand_push_share": "episodes survived under pushes that fell a robot holding its pose",
+        "amp_gait_distance_share": "distance of the gait from the reference, with AMP / without",
+    },
+    "plant": {
+        "td3bc_vs_d3rlpy": "updates/s of TD3+BC, batch 256, 2x256, ours / d3rlpy's best",
+        "iql_vs_d3rlpy": "the same of IQL",
+        "cql_vs_d3rlpy": "the same of CQL with 30 sampled actions a row",
+        "dmsd_steps_vs_loop": "plant steps/s, our 4,096 masses on springs / a loop in numpy",
+        "dmsd_best_score_share": "our best score on DMSD / the best published (EDAC's)",
+        "simglucose_best_score_share": "our best score on Simglucose / the best published (BC's)",
+        "filter_time_share": "the safety filter's time / that of a 2x256 policy, batch 1,024",
+    },
+}
+PICTURE = {
+    "grid": "speed.svg",
+    "arc": "speed-arc.svg",
+    "robot": "speed-robot.svg",
+    "plant": "speed-plant.svg",
+}
+
+
+def three_figures(value: float) -> str:
+    """1475.04 as 1,480."""
+    return f"{float(f'{value:.3g}'):,g}"
+
+
+def markdown(suite: str, result: dict[str, Any]) -> str:
+    """The ratios of a result as a Markdown table, with machine and versions under it."""
+    rows = ["| figure | measured | what it is |", "|---|---|---|"]
+    for name, meaning in MEANING[suite].items():
+        value = result["ratios"].get(name)
+        shown = "not measured" if value is None else three_figures(value)
+        rows.append(f"| `{name}` | {shown} | {meaning} |")
+    machine, versions = result["machine"], result["versions"]
+    rows += [
+        "",
+        f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, "
+        f"jax {versions['jax']}, {against(suite, result)}; `{result['command']}`.",
+    ]
+    return "\n".join(rows)
+
+
+def against(suite: str, result: dict[str, Any]) -> str:
+    """What the suite is measured against, with its version where the result tells it."""
+    if suite == "grid":
+        return f"torch {result['versions'].get('torch', 'none')}"
+    if suite == "robot":
+        names = ("mujoco", "mujoco-mjx", "brax")
+        return ", ".join(f"{name} {result['versions'].get(name, '')}" for name in names)
+    facts = result["raw"].get("speed", {}).get("facts", {})
+    if suite == "plant":
+        peer = facts.get("td3bc", {}).get("d3rlpy_1", {})
+        return f"d3rlpy {peer.get('version', 'none')} on torch {peer.get('torch', 'none')}"
+    peers = {"JaxARC": "jaxarc", "ARCLE": "arcle_single"}
+    return ", ".join(f"{n} {facts.get(key, {}).get('version', '')}" for n, key in peers.items())
+
+
+def fill(text: str, suite: str, result: dict[str, Any]) -> str:
+    """`text` with what stands between the suite's markers replaced by its table."""
+    pattern = rf"(<!-- figures:{suite} -->\n).*?(<!-- /figures:{suite} -->)"
+    return re.sub(pattern, lambda m: m[1] + markdown(suite, result) + "\n" + m[2], text, flags=re.S)
+
+
+def chart(suite: str, result: dict[str, Any]) -> str:
+    """The speed ratios of a result as an SVG bar chart on a log axis."""
+    from worldloom.report.bars import Bars, bar_chart
+
+    shown = [name for name in MEANING[suite] if not name.endswith(("_share", "_mix"))]
+    ratios = {name: result["ratios"].get(name) for name in shown}
+    labels = [name.replace("_", " ") for name in ratios]
+    return bar_chart(
+        labels,
+        [Bars("", list(ratios.values()))],
+        axis_label="times as fast",
+        log=True,
+        baseline=1.0,
+        show=lambda x: f"{three_figures(x)}x",
+        width=560,
+    )
+
+
+def main(root: Path = Path(".")) -> int:
+    """Fills every page under `root` that has a marker, and draws the charts."""
+    from worldloom.core.files import write_text
+
+    for path in sorted((root / "benchmarks/results").glob("*.json")):
+        suite, result = path.stem, json.loads(path.read_text())
+        if suite not in MEANING:
+            continue
+        picture = root / f"docs/images/{PICTURE[suite]}"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        write_text(picture, chart(suite, result))
+        for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+            text = page.read_text()
+            filled = fill(text, suite, result)
+            if filled != text:
+                write_text(page, filled)
+                print(f"filled {page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""What `worldloom bench arc` measured, as charts and tables that can go into a paper."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from worldloom.report import page
+from worldloom.report.axes import number
+from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+
+_PLAYERS = {
+    "ours": "Worldloom, {worlds} worlds, boxes",
+    "ours_on_one_device": "Worldloom, the same on one device",
+    "ours_points": "Worldloom, {worlds} worlds, single cells",
+    "ours_single": "Worldloom, one world",
+    "jaxarc": "JaxARC, {worlds} worlds, one device",
+    "jaxarc_on_all_cores": "JaxARC, {worlds} worlds, all cores",
+    "arcle_single": "ARCLE, one world",
+    "arcle_vector": "ARCLE, a vector of worlds",
+    "arcle_processes": "ARCLE, a vector of processes",
+}
+# what is chosen -> (steps with it, steps without it)
+_CHOICES = {
+    "one formulation of all operations, no switch": ("one_formulation", "switch"),
+    "no callback in the loop": ("no_callback", "callback_per_step"),
+    "donated states in a host's loop": ("host_loop_donating", "host_loop"),
+}
+_RATES = {
+    "demo_pairs": "demonstration pairs",
+    "demo_tasks": "tasks, all demonstrations",
+    "test_pairs": "test pairs",
+}
+
+
+def sections(raw: Mapping[str, Any]) -> list[str]:
+    """The sections of a benchmark's page; those that were not measured are left out."""
+    made = {"speed": _speed, "curve": _curve, "parts": _parts, "learning": _learning}
+    return [make(raw[name]) for name, make in made.items() if raw.get(name)]
+
+
+def _name(player: str, batch: Any) -> str:
+    if player not in _PLAYERS:
+        return player.replace("_", " ")
+    worlds = f"{batch:,}" if isinstance(batch, int) else "many"
+    return _PLAYERS[player].format(worlds=worlds)
+
+
+def _speed(raw: Mapping[str, Any]) -> str:
+    """Every player's steps per second: the median of its blocks, and what it needed."""
+    speeds = raw.get("steps_per_second") or {}
+    timed, known = raw.get("seconds_per_step") or {}, raw.get("facts") or {}
+    labels = [_name(player, raw.get("batch")) for player in speeds]
+    if not labels:
+        return ""
+
+    def draw(width: int) -> str:
+        return bar_chart(
+            labels,
+            [Bars("", list(speeds.values()))],
+            title="Steps per second",
+            axis_label="environment steps per second (log)",
+            log=True,
+            show=_whole,
+            width=width,
+        )
+
+    rows, blocks = [], 0
+    for label, (player, speed) in zip(labels, speeds.items(), strict=True):
+        seconds = (timed.get(player) or {}).get("samples") or []
+        facts = known.get(player) or {}
+        slowest, fastest = (1 / max(seconds), 1 / min(seconds)) if seconds else (None, None)
+        blocks = max(blocks, len(seconds))
+        rows.append(
+            [
+                label,
+                facts.get("version"),
+                *map(_rounded, (speed, slowest, fastest)),
+                facts.get("devices"),
+                facts.get("compile_seconds"),
+                facts.get("bytes_per_world"),
+                facts.get("scratch_mb"),
+            ]
+        )
+    head = [
+        "player",
+        "version",
+        "steps/s, median",
+        "slowest block",
+        "fastest block",
+        "devices",
+        "compile, s",
+        "bytes a world",
+        "scratch, MB",
+    ]
+    caption = f"Counted are {raw['unit']}." if raw.get("unit") else ""
+    caption += f" Medians of {blocks} blocks, taken in turn." if blocks else ""
+    return page.section("Steps per second", page.figure(draw, caption), _table(head, rows))
+
+
+def _curve(raw: Mapping[str, Any]) -> str:
+    """Steps per second over the number of worlds, a line for each task set."""
+    sets = {name: sorted(rows, key=lambda row: row["batch"]) for name, rows in raw.items() if rows}
+    lines = [
+        Series(name, _column(rows, "batch"), _column(rows, "steps_per_second"), dots=True)
+        for name, rows in sets.items()
+    ]
+    if not lines:
+        return ""
+
+    def draw(width: int) -> str:
+        return line_chart(
+            lines,
+            title="Steps per second over worlds",
+            x_label="worlds (log)",
+            y_label="environment steps per second (log)",
+            log_x=True,
+            log_y=True,
+            width=width,
+            height=340,
+        )
+
+    costs = {
+        "steps_per_second": "Steps per second",
+        "compile_seconds": "Compilation, seconds",
+        "scratch_mb": "Scratch memory, MB",
+        "bytes_per_world": "Bytes a world",
+    }
+    tables = [f"<h3>{title}</h3>{_by_batch(sets, name)}" for name, title in costs.items()]
+    return page.section("More worlds", page.figure(draw), *tables)
+
+
+def _by_batch(sets: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> str:
+    """A row for each number of worlds, a column for each task set."""
+    found = {(s, row["batch"]): row.get(name) for s, rows in sets.items() for row in rows}
+    show = _rounded if name == "steps_per_second" else lambda value: value
+    batches = sorted({batch for _, batch in found})
+    return page.table(
+        ["worlds", *sets],
+        [[f"{batch:,}", *(show(found.get((s, batch))) for s in sets)] for batch in batches],
+    )
+
+
+def _parts(raw: Mapping[str, Any]) -> str:
+    """What each design choice is worth: steps per second with it and without it."""
+    ablation = raw.get("ablation") or {}
+    speeds = ablation.get("steps_per_second") or {}
+    compiled = ablation.get("compile_seconds") or {}
+    chosen = {what: pair for what, pair in _CHOICES.items() if any(name in speeds for name in pair)}
+    figure = ""
+    if chosen:
+
+        def draw(width: int) -> str:
+            return bar_chart(
+                list(chosen),
+                [
+                    Bars("with it", [speeds.get(has) for has, _ in chosen.values()]),
+                    Bars("without it", [speeds.get(lacks) for _, lacks in chosen.values()]),
+                ],
+                title="What each choice is worth",
+                axis_label="steps per second (log)",
+                log=True,
+                show=_whole,
+                width=width,
+            )
+
+        batch = ablation.get("batch")
+        figure = page.figure(draw, f"{batch:,} worlds at 30x30." if batch else "")
+    rows = []
+    for what, (has, lacks) in chosen.items():
+        with_it, without = speeds.get(has), speeds.get(lacks)
+        ratio = with_it / without if with_it and without else None
+        seconds = [compiled.get(has), compiled.get(lacks)]
+        rows.append([what, _rounded(with_it), _rounded(without), ratio, *seconds])
+    head = [
+        "choice",
+        "steps/s with it",
+        "without it",
+        "times as fast",
+        "compile with it, s",
+        "without it, s",
+    ]
+    again = raw.get("recompilations_in_steady_state")
+    said = "" if again is None else f"<p>Recompilations in steady state: {again}.</p>"
+    return page.section("What each choice is worth", figure, _table(head, rows), said)
+
+
+def _learning(raw: Mapping[str, Any]) -> str:
+    """What PPO solves, over its training time and of each task."""
+    curve: Sequence[Mapping[str, Any]] = raw.get("curve") or []
+    seconds = _column(curve, "seconds")
+    lines = [
+        Series(name, seconds, [_percent(row.get(rate)) for row in curve], dots=len(curve) < 40)
+        for rate, name in _RATES.items()
+        if any(row.get(rate) is not None for row in curve)
+    ]
+
+    def draw(width: int) -> str:
+        return line_chart(
+            lines,
+            title="Solved over training time",
+            x_label="seconds of training, compilation and evaluation apart",
+            y_label="solved by the greedy agent, %",
+            include_zero=True,
+            width=width,
+            height=320,
+        )
+
+    rates = raw.get("rates") or {}
+    kinds = {
+        "pairs": "pairs, %",
+        "tasks": "tasks, %",
+        "pass_at_1": "pass@1, %",
+        "pass_at_k": f"pass@{rates.get('k', 'k')}, %",
+        "tasks_pass_at_k": f"tasks, pass@{rates.get('k', 'k')}, %",
+    }
+    scores = [
+        [name, *(_percent(rates.get(f"{group}_{kind}")) for kind in kinds)]
+        for group, name in (("demo", "demonstrations"), ("test", "test pairs"))
+    ]
+    return page.section(
+        "Learning",
+        _learning_facts(raw),
+        page.figure(draw) if lines else "",
+        _table(["at the end", *kinds.values()], scores) if rates else "",
+        _tasks(raw.get("per_task") or []),
+    )
+
+
+def _learning_facts(raw: Mapping[str, Any]) -> str:
+    timing, items = raw.get("timing") or {}, []
+    for group, what in (("demo", "demonstrations"), ("test", "test pairs")):
+        solved = raw.get(f"{group}_tasks_solved")
+        if solved is not None and raw.get("tasks"):
+            items.append((f"tasks, all {what}", str(solved), f"of {raw['tasks']}", "solved"))
+    if timing.get("train_seconds") is not None:
+        below = f"{number(timing.get('compile_seconds'))} s of compilation apart"
+        items.append(("training time", number(timing["train_seconds"]), "s", below))
+    if timing.get("steps_per_second") is not None:
+        steps = f"{number(timing.get('steps'))} steps, learning included"
+        items.append(("training speed", number(timing["steps_per_second"]), "steps/s", steps))
+    return page.facts(items)
+
+
+def _tasks(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    cells = [
+        [
+            row.get("task"),
+            *(_of(row, group, end) for group in ("demos", "tests") for end in ("", "_in_k")),
+            row.get("steps"),
+        ]
+        for row in rows
+    ]
+    head = [
+        "task",
+        "demonstrations, greedy",
+        "in k attempts",
+        "tests, greedy",
+        "in k attempts",
+        "steps, mean",
+    ]
+    return "<h3>Task by task</h3>" + _table(head, cells)
+
+
+def _of(row: Mapping[str, Any], group: str, end: str) -> str | None:
+    solved = row.get(f"{group}_solved{end}")
+    return None if solved is None else f"{solved} of {row.get(group)}"
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    return [row.get(name) for row in rows]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table without the columns in which nothing was measured."""
+    kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
+    return page.table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])

@@ -1,0 +1,390 @@
+"""What `worldloom bench plant` measured, as charts and tables that can go into a paper.
+
+Sections of `raw`, each of which may be missing, as may anything in them:
+
+    speed     {"updates_per_second": {algorithm: {player: number}}, "batch", "hidden", ...}
+    steps     {"steps_per_second": {player: number}, "batch", "unit", ...}
+    scores    [{"dataset", "algo", "mean", "std", "seeds", "published", "published_std", ...}]
+    plants    [{"plant", "quality", "algo", "return", "data", "filtered", ...}]
+    safety    {"cost": {plant: figures}, "attacks": {plant: {adversary: counts}}}
+    serving   {"requests_per_second", "p50_ms", "p99_ms", "kills", "lost_records", ...}
+
+Scores and plants may be nested mappings instead, with the names of the first columns as keys, in
+that order; a number may be {"median": number, ...}.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from worldloom.report import page, svg
+from worldloom.report.axes import number
+from worldloom.report.plots import Bars, bar_chart
+
+_PLAYERS = {
+    "ours": "Worldloom",
+    "worldloom": "Worldloom",
+    "d3rlpy": "d3rlpy (PyTorch)",
+    "loop": "a loop in numpy",
+    "numpy": "a loop in numpy",
+    "neorl2": "NeoRL-2's own",
+    "seeds": "Worldloom, vmapped seeds",
+    "vmap": "Worldloom, vmapped seeds",
+}
+_ALGORITHMS = {
+    "bc": "BC",
+    "td3bc": "TD3+BC",
+    "iql": "IQL",
+    "cql": "CQL",
+    "rebrac": "ReBRAC",
+    "edac": "EDAC",
+}
+_SERVED = {
+    "requests_per_second": ("sustained", "requests/s"),
+    "p50_ms": ("half are answered within", "ms"),
+    "p99_ms": ("99 % are answered within", "ms"),
+    "errors": ("errors under load", ""),
+    "kills": ("killed under load", "times"),
+    "lost_records": ("acknowledged records lost", ""),
+}
+_COUNTS = {
+    "cases": "cases",
+    "violations": "violations",
+    "violation_rate_at_most": "rate at most (95 %)",
+    "bound": "rate at most",
+    "unbounded": "outside box or rate",
+    "altered": "safe, but altered",
+    "unfinished": "not finite, no emergency",
+    "broken": "barrier lost",
+    "worst": "smallest margin",
+    "interventions": "interventions",
+    "emergencies": "emergencies",
+}
+
+
+def sections(raw: Mapping[str, Any]) -> list[str]:
+    """The sections of a benchmark's page; those that were not measured are left out."""
+    made = {
+        "scores": _scores,
+        "plants": _plants,
+        "speed": _speed,
+        "steps": _steps,
+        "safety": _safety,
+        "serving": _serving,
+    }
+    return [make(raw[name]) for name, make in made.items() if raw.get(name)]
+
+
+# Reading what is there ---------------------------------------------------------------------------
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _value(given: Any) -> float | None:
+    """A number, given as such or as the median or mean of several."""
+    if isinstance(given, Mapping):
+        given = next((given[n] for n in ("median", "mean", "value") if n in given), None)
+    if isinstance(given, list | tuple):
+        given = given[0] if given else None
+    return float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None
+
+
+def _error(given: Any) -> float | None:
+    if isinstance(given, Mapping):
+        return _value(given.get("std"))
+    return _value(given[1]) if isinstance(given, list | tuple) and len(given) > 1 else None
+
+
+def _table_rows(given: Any, keys: Sequence[str], result: str) -> list[dict[str, Any]]:
+    """Rows by the names of their columns; from nested mappings as well, of depth len(keys)."""
+    if isinstance(given, list):
+        return [dict(row) for row in given if isinstance(row, Mapping)]
+    rows: list[dict[str, Any]] = [dict(_mapping(given))]
+    found: list[dict[str, Any]] = [{}]
+    for key in keys:
+        deeper = [
+            (before | {key: name}, inner)
+            for before, part in zip(found, rows, strict=True)
+            for name, inner in part.items()
+        ]
+        last = key == keys[-1]
+        if last:
+            return [
+                before | (dict(inner) if isinstance(inner, Mapping) else {result: inner})
+                for before, inner in deeper
+            ]
+        deeper = [(before, inner) for before, inner in deeper if isinstance(inner, Mapping)]
+        found, rows = [before for before, _ in deeper], [dict(inner) for _, inner in deeper]
+    return []
+
+
+def _algorithm(name: Any) -> str:
+    return _ALGORITHMS.get(str(name), str(name))
+
+
+def _player(name: str) -> str:
+    return _PLAYERS.get(name, name.replace("_", " "))
+
+
+def _spread(mean: float | None, std: float | None) -> str | None:
+    if mean is None:
+        return None
+    return number(mean) if std is None else f"{number(mean)} ± {number(std, 2)}"
+
+
+def _rest(raw: Mapping[str, Any], *shown: str) -> str:
+    """What else was said of a measurement, in one line."""
+    plain = {
+        name: value
+        for name, value in raw.items()
+        if name not in shown and isinstance(value, int | float | str)
+    }
+    told = [f"{name.replace('_', ' ')} {page.shown(value)}" for name, value in plain.items()]
+    return "; ".join(told)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table without the columns in which nothing was measured."""
+    kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
+    return page.table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+# Scores ------------------------------------------------------------------------------------------
+
+
+def _scores(raw: Any) -> str:
+    """Scores beside published ones, dataset by dataset."""
+    parts = []
+    rows = _table_rows(raw, ("dataset", "algo"), "mean")
+    for dataset in dict.fromkeys(row.get("dataset") for row in rows):
+        own = [row for row in rows if row.get("dataset") == dataset]
+        parts += [f"<h3>{escape(str(dataset))}</h3>", _score_chart(own), _score_table(own)]
+    text = (
+        "Normalised as NeoRL-2 does: 0 and 100 are its reference returns. Ours: fixed "
+        "hyper-parameters, means over seeds. The published ones were tuned by their return in the "
+        "simulator."
+    )
+    return page.section("Scores", *parts, text=text)
+
+
+def _published(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    given, std = row.get("published"), row.get("published_std")
+    return _value(given), _error(given) if std is None else _value(std)
+
+
+def _score_chart(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = [_algorithm(row.get("algo")) for row in rows]
+    groups = [Bars("Worldloom", [_value(row.get("mean")) for row in rows], svg.color(0))]
+    published = [_published(row)[0] for row in rows]
+    if any(value is not None for value in published):
+        groups.append(Bars("published", published, svg.color(7)))
+    if not any(value is not None for group in groups for value in group.values):
+        return ""
+
+    def draw(width: int) -> str:
+        return bar_chart(names, groups, title="Scores", axis_label="normalised score", width=width)
+
+    return page.figure(draw)
+
+
+def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        seeds = row.get("seeds")
+        seeds = len(seeds) if isinstance(seeds, list) else seeds
+        minutes = _value(row.get("seconds"))
+        lines.append(
+            [
+                _algorithm(row.get("algo")),
+                _spread(_value(row.get("mean")), _value(row.get("std"))),
+                _spread(*_published(row)),
+                _value(row.get("data")),
+                seeds,
+                _value(row.get("updates")),
+                None if minutes is None else minutes / 60.0,
+            ]
+        )
+    head = [
+        "algorithm",
+        "score",
+        "published",
+        "the data's own",
+        "seeds",
+        "updates",
+        "minutes a run",
+    ]
+    return _table(head, lines)
+
+
+def _plants(raw: Any) -> str:
+    """Returns by plant and quality of the data, an algorithm a column."""
+    rows = _table_rows(raw, ("plant", "quality", "algo"), "return")
+    algorithms = list(dict.fromkeys(str(row.get("algo")) for row in rows if row.get("algo")))
+    places = list(dict.fromkeys((row.get("plant"), row.get("quality")) for row in rows))
+
+    def cells(name: str, error: str = "") -> list[list[Any]]:
+        lines = []
+        for place in places:
+            own = [row for row in rows if (row.get("plant"), row.get("quality")) == place]
+            data = next((v for row in own if (v := _value(row.get("data"))) is not None), None)
+            found = {str(row.get("algo")): row for row in own}
+            shown = [found.get(algorithm, {}) for algorithm in algorithms]
+            values = [_spread(_value(row.get(name)), _value(row.get(error))) for row in shown]
+            lines.append([*map(str, place), _spread(data, None), *values])
+        return lines
+
+    head = ["plant", "data", "the data's own return", *map(_algorithm, algorithms)]
+    filtered = any(row.get("filtered") is not None for row in rows)
+    below = (
+        "<h3>Behind the safety filter</h3>" + _table(head, cells("filtered")) if filtered else ""
+    )
+    text = "Mean return of an episode in the plant, after learning from data of each quality."
+    first = _table(head, cells("return", "std")) if algorithms else ""
+    return page.section("Plants and qualities of data", first, *below, text=text)
+
+
+# Speed -------------------------------------------------------------------------------------------
+
+
+def _speed(raw: Any) -> str:
+    """Updates per second by algorithm, ours beside others'."""
+    raw = _mapping(raw)
+    speeds = _mapping(raw.get("updates_per_second")) or raw
+    speeds = {name: part for name, part in speeds.items() if isinstance(part, Mapping)}
+    players = list(
+        dict.fromkeys(
+            player
+            for part in speeds.values()
+            for player in part
+            if _value(part[player]) is not None
+        )
+    )
+    if not players:
+        return ""
+    groups = [
+        Bars(_player(player), [_value(part.get(player)) for part in speeds.values()])
+        for player in players
+    ]
+
+    def draw(width: int) -> str:
+        return bar_chart(
+            [_algorithm(name) for name in speeds],
+            groups,
+            title="Learning",
+            axis_label="updates per second (log)",
+            log=True,
+            show=_whole,
+            width=width,
+        )
+
+    return page.section("Updates per second", page.figure(draw, _rest(raw, "updates_per_second")))
+
+
+def _steps(raw: Any) -> str:
+    """Steps of a plant per second, ours and a loop's."""
+    raw = _mapping(raw)
+    speeds = _mapping(raw.get("steps_per_second")) or raw
+    shown = {_player(name): v for name, given in speeds.items() if (v := _value(given)) is not None}
+    if not shown:
+        return ""
+
+    def draw(width: int) -> str:
+        return bar_chart(
+            list(shown),
+            [Bars("", list(shown.values()))],
+            title="Plant steps",
+            axis_label="steps per second (log)",
+            log=True,
+            show=_whole,
+            width=width,
+        )
+
+    rest = "" if speeds is raw else _rest(raw, "steps_per_second")
+    return page.section("Steps of the plant", page.figure(draw, rest))
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else number(value)
+
+
+# Safety and serving ------------------------------------------------------------------------------
+
+
+def _safety(raw: Any) -> str:
+    """What the filter costs, and what adversaries got past it."""
+    raw = _mapping(raw)
+    parts = []
+    costs = _by_plant(raw.get("cost") or raw.get("filter"), "overhead")
+    if costs:
+        rows = [
+            [
+                name,
+                part.get("batch"),
+                _scaled(part.get("policy_seconds"), 1e6),
+                _scaled(part.get("filtered_seconds"), 1e6),
+                _scaled(part.get("overhead"), 100.0),
+                _scaled(part.get("intervened"), 100.0),
+            ]
+            for name, part in costs.items()
+        ]
+        head = [
+            "plant",
+            "batch",
+            "policy, µs",
+            "with the filter, µs",
+            "the filter adds, %",
+            "intervenes, %",
+        ]
+        parts += ["<h3>What the filter costs</h3>", _table(head, rows)]
+    for plant, found in _by_plant(raw.get("attacks") or raw.get("adversaries"), None).items():
+        lines = {n: counts for n, counts in found.items() if isinstance(counts, Mapping)}
+        known = [n for n in _COUNTS if any(n in counts for counts in lines.values())]
+        rows = [
+            [name.replace("_", " "), *(counts.get(n) for n in known)]
+            for name, counts in lines.items()
+        ]
+        of_plant = f", {plant}" if plant else ""
+        head = ["adversary", *(_COUNTS[n] for n in known)]
+        parts += [f"<h3>Adversaries{escape(of_plant)}</h3>", page.table(head, rows)]
+    text = (
+        "Violations: executed actions, emergencies apart, that crossed a hard constraint they were "
+        "validated for, beyond the tolerance. Their rate is at most what the bound says."
+    )
+    return page.section("The safety filter", *parts, text=text)
+
+
+def _by_plant(given: Any, inside: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Figures by plant, also where only one plant's are given without its name."""
+    given = _mapping(given)
+    inner = [part for part in given.values() if isinstance(part, Mapping)]
+    if inside is not None:
+        alone = inside in given
+    else:  # counts of adversaries are one level deeper where plants are named
+        alone = bool(inner) and any("cases" in part for part in inner)
+    if alone:
+        return {str(given.get("plant", "")): given}
+    return {name: part for name, part in given.items() if isinstance(part, Mapping)}
+
+
+def _scaled(value: Any, factor: float) -> float | None:
+    known = _value(value)
+    return None if known is None else factor * known
+
+
+def _serving(raw: Any) -> str:
+    """What the service sustained, and what a kill cost."""
+    raw = _mapping(raw)
+    items = [
+        (words, number(value, 4), unit, "")
+        for name, (words, unit) in _SERVED.items()
+        if (value := _value(raw.get(name))) is not None
+    ]
+    hero = f'<div class="hero">{page.facts(items)}</div>' if items else ""
+    others = {
+        name.replace("_", " "): value
+        for name, value in raw.items()
+        if name not in _SERVED and not isinstance(value, list | Mapping)
+    }
+    return page.section("Serving", hero, page.settings(others) if others else "")

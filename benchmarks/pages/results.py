@@ -1,0 +1,87 @@
+"""Pages about measured speed: benchmarks against peers."""
+
+import importlib
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from worldloom.report import page
+from worldloom.report.measured import is_nested, origin, times, warnings
+from worldloom.report.plots import Bars, bar_chart
+
+# Suites whose module of this package has `sections(raw)` of its own.
+_SUITES = ("arc", "robot", "plant")
+
+
+def write_bench(result: Mapping[str, Any], path: str | Path) -> Path:
+    """Writes the page of a benchmark: {"command", "versions", "machine", "ratios", "raw"}.
+
+    Optional: "title" or "suite", "notes" (a list), "skipped" and "errors" (reasons by name).
+    """
+    title = str(result.get("title") or f"Benchmark {result.get('suite', '')}".strip())
+    body = [
+        page.header(title, ["ratios measured in one run"]),
+        warnings(result, "ratios"),
+        _ratios(dict(result.get("ratios") or {})),
+        *_of_suite(str(result.get("suite")), result.get("raw") or {}),
+        origin(result),
+        page.section("Raw figures", _raw(result.get("raw"))),
+    ]
+    return page.write(path, page.page(title, body))
+
+
+def _of_suite(suite: str, raw: Mapping[str, Any]) -> list[str]:
+    """What a suite shows of its own."""
+    if suite not in _SUITES:
+        return []
+    return importlib.import_module(f"benchmarks.pages.{suite}").sections(raw)
+
+
+def _ratios(ratios: Mapping[str, Any]) -> str:
+    """Speed-ups as bars; shares, and one of our speeds over another, in a table beside them."""
+    beside = {n: v for n, v in ratios.items() if n.endswith(("_share", "_mix"))}
+    shown = {n.replace("_", " "): _scalar(v) for n, v in ratios.items() if n not in beside}
+
+    def draw(width: int) -> str:
+        return bar_chart(
+            list(shown),
+            [Bars("", list(shown.values()))],
+            title="Ratios",
+            axis_label="times as fast (log)",
+            log=True,
+            baseline=1.0,
+            show=times,
+            width=width,
+        )
+
+    rows = [[name.replace("_", " "), _scalar(value)] for name, value in beside.items()]
+    return page.section("Ratios", page.figure(draw) if shown else "", page.table((), rows))
+
+
+def _scalar(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _raw(value: Any, depth: int = 3) -> str:
+    """Any JSON as tables: a list of objects is a table, an object of objects a title for each."""
+    if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
+        names = list(dict.fromkeys(name for row in value for name in row))
+        return page.table(names, [[_plain(row.get(name)) for name in names] for row in value])
+    if not isinstance(value, Mapping):
+        return "" if value in (None, [], {}) else page.table((), [[_plain(value)]])
+    simple = {name: v for name, v in value.items() if not is_nested(v)}
+    parts = [page.table((), [[name, _plain(v)] for name, v in simple.items()])]
+    for name, inner in value.items():
+        if is_nested(inner):
+            level = min(depth, 6)
+            parts.append(f"<h{level}>{escape(str(name).replace('_', ' '))}</h{level}>")
+            parts.append(_raw(inner, depth + 1))
+    return "".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    """A cell of a table: numbers as they are, everything else as text."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {page.shown(v)}" for name, v in value.items())
+    return value if isinstance(value, int | float) or value is None else page.shown(value)

@@ -1,0 +1,144 @@
+"""What the safety filter costs beside a policy, and what it stops."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.plant_adversaries import ADVERSARIES, attack, violation_bound
+from worldloom.core import draws
+from worldloom.core.types import Array, Key
+from worldloom.nn.actor_critic import dense
+from worldloom.nn.policy import PolicyState, policy_step
+from worldloom.safety.constraints import Barrier, SafetyConstraints, make_constraints
+from worldloom.safety.filter import ControlState, initial_memory, safe_policy_execution
+from worldloom.safety.reductions import sum_last
+from worldloom.training.timer import interleave
+
+HIDDEN = (256, 256)
+REPEATS = 200
+
+
+class _Actor(nn.Module):
+    """Two layers of 256 and an action in [-1, 1], as the offline agents have."""
+
+    action_size: int
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Array:
+        x = obs
+        for width in HIDDEN:
+            x = nn.relu(dense(width)(x))
+        return jnp.tanh(dense(self.action_size, 1.0)(x))
+
+
+def random_policy(key: Key, constraints: SafetyConstraints, obs: Array) -> PolicyState:
+    """A policy with random weights, for observations like obs (B, n)."""
+    actor = _Actor(constraints.action_size)
+    params = actor.init(key, obs[:1])
+    return PolicyState(params, obs.mean(axis=0), obs.std(axis=0) + 1e-3, actor.apply)  # pyright: ignore[reportArgumentType]
+
+
+def linear_plant() -> tuple[SafetyConstraints, Any]:
+    """Box, rates and one barrier on a linear plant of 6 signals and 2 actuators; and its starts."""
+    luck = np.random.default_rng(0)
+    a = jnp.asarray(0.9 * np.eye(6) + 0.05 * luck.standard_normal((6, 6)), jnp.float32)
+    b = jnp.asarray(0.3 * luck.standard_normal((6, 2)), jnp.float32)
+
+    def model(obs: Array, action: Array) -> Array:
+        return sum_last(a * obs) + sum_last(b * action)
+
+    barrier = Barrier("first", [-1.0, 0.0, 0.0, 0.0, 0.0, 0.0], 1.0, gamma=0.3, disturbance=0.01)
+    constraints = make_constraints(
+        6, [0.0, 0.0], rate={0: 0.2, 1: 0.2}, barriers=[barrier], model=model
+    )
+    return constraints, lambda key: 2.0 * draws.uniform(key, (6,)) - 1.0
+
+
+def reactor_plant() -> tuple[SafetyConstraints, Any]:
+    """Box, rates and one barrier on the reactor, whose model is integrated; and its starts."""
+    from worldloom.suites.plant.reactor import Reactor, make
+
+    world = make().base
+    weights = [0.0, -1.0, 0.0, 0.0, 0.0]
+    barrier = Barrier("runaway", weights, 375.0, scale=775.0, disturbance=0.2)
+    constraints = make_constraints(
+        5, [-1.0, -1.0], rate={0: 0.5, 1: 0.5}, barriers=[barrier], model=world.model()
+    )
+    return constraints, _anywhere(Reactor())
+
+
+def shipped_plant() -> tuple[SafetyConstraints, Any]:
+    """The reactor behind what it is exported with, soft rows and a lookahead among it."""
+    from worldloom.suites.plant.reactor import Reactor, make
+    from worldloom.suites.plant.safety import constraints_for
+
+    return constraints_for(make().base), _anywhere(Reactor())
+
+
+def _anywhere(plant: Any) -> Any:
+    low = jnp.asarray([s.low for s in plant.observation], jnp.float32)
+    high = jnp.asarray([s.high for s in plant.observation], jnp.float32)
+    return lambda key: low + (high - low) * draws.uniform(key, low.shape)
+
+
+PLANTS = {"linear": linear_plant, "reactor": reactor_plant, "shipped": shipped_plant}
+
+
+def filter_cost(plant: str = "linear", batch: int = 1024, repeats: int = REPEATS) -> dict[str, Any]:
+    """Seconds of a policy's forward pass at a batch, alone and with the filter behind it.
+
+    `overhead` is the filter's share of the bare policy's time: (filtered - policy) / policy, of
+    medians of interleaved repeats, the constraints compiled in as a bundle has them; of
+    `overhead_traced` they are arguments, which may change without compiling again.
+    """
+    constraints, start = PLANTS[plant]()
+    keys = draws.split(jax.random.key(0), batch)
+    obs = jax.vmap(start)(keys)
+    policy = random_policy(jax.random.key(1), constraints, obs)
+    where = jnp.zeros((batch, constraints.action_size), jnp.float32)
+    memory = jax.vmap(initial_memory, (None, 0))(constraints, where)
+    state = ControlState(obs, memory)
+    bare = jax.jit(policy_step)
+    traced = jax.jit(safe_policy_execution)
+    safe = jax.jit(lambda policy, state: safe_policy_execution(policy, state, constraints))
+    _, report = safe(policy, state)
+    # Two at a time: a third program would push the first ones out of the processor's caches.
+    ways = {
+        "filtered": lambda: safe(policy, state),
+        "traced": lambda: traced(policy, state, constraints),
+    }
+    taken = {
+        name: interleave({"policy": lambda: bare(policy, obs), name: way}, repeats, warmup=5)
+        for name, way in ways.items()
+    }
+    alone, both = taken["filtered"]["policy"].median, taken["filtered"]["filtered"].median
+    with_arguments = taken["traced"]["traced"].median / taken["traced"]["policy"].median
+    return {
+        "plant": plant,
+        "batch": batch,
+        "repeats": repeats,
+        "rows": list(constraints.names),
+        "policy_seconds": alone,
+        "filtered_seconds": both,
+        "overhead": both / alone - 1.0,
+        "overhead_traced": with_arguments - 1.0,
+        "intervened": float(report.intervened.mean()),
+        "emergency": float(report.emergency.mean()),
+    }
+
+
+def attacks(plant: str = "linear", cases: int = 1_000_000, seed: int = 0) -> dict[str, Any]:
+    """Every adversary against a plant's filter: counts, and a bound on the rate of violations."""
+    constraints, start = PLANTS[plant]()
+    rows = {}
+    for i, (name, adversary) in enumerate(ADVERSARIES.items()):
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        found = attack(adversary, constraints, start, key, cases)
+        rows[name] = {key: np.asarray(value).item() for key, value in vars(found).items()}
+        rows[name]["violation_rate_at_most"] = violation_bound(
+            rows[name]["violations"], rows[name]["cases"]
+        )
+    return rows

@@ -1,0 +1,1 @@
+"""The `worldloom` command: `main`, and a file for each subcommand."""

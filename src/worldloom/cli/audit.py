@@ -1,0 +1,86 @@
+"""`worldloom audit verify LOG [BUNDLE]` and `worldloom audit replay LOG BUNDLE`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from worldloom.training.arguments import run_group
+
+
+@dataclass
+class Verify:
+    """check that an audit log is whole and unchanged"""
+
+    log: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="LOG")]
+    """An audit log of `worldloom serve`."""
+    bundle: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")] = None
+    """The bundle whose policy the answers must name."""
+    head: str | None = None
+    """A hash that was once seen in this log, and must still be in it."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclass
+class Replay:
+    """compute every answer in an audit log again and compare"""
+
+    log: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="LOG")]
+    """An audit log of `worldloom serve`."""
+    bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
+    """The bundle that was served."""
+    tolerance: float = 0.0
+    """How far answers may be off, for another machine or another jax; 0: bit for bit."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def command(argv: Sequence[str]) -> int:
+    """Hands the rest of the line to the command that it names; 1 where a log does not hold."""
+    return run_group("worldloom audit", {Verify: _verify, Replay: _replay}, argv)
+
+
+def _verify(args: Verify) -> int:
+    from worldloom.serving.audit import facts_of, verify_log
+
+    policy = None
+    if args.bundle is not None:
+        from worldloom.serving.bundle_folder import read_policy
+
+        policy = read_policy(args.bundle)[0]["digest"]
+    result = verify_log(args.log, policy=policy, head=args.head)
+    return _show(facts_of(result), args.json, f"{args.log}: every hash and every link holds")
+
+
+def _replay(args: Replay) -> int:
+    from worldloom.serving.audit import facts_of
+    from worldloom.serving.bundle import load_bundle
+    from worldloom.serving.replay import replay_log
+    from worldloom.training.machine import use_compilation_cache
+
+    use_compilation_cache()
+    result = replay_log(args.log, load_bundle(args.bundle), tolerance=args.tolerance)
+    how = "bit for bit" if not args.tolerance else f"within {args.tolerance:g}"
+    facts = facts_of(result)
+    if result.problem is None and result.different:
+        problem = f"{result.different} records do not come out again; {result.first}"
+        facts |= {"problem": problem, "sound": False}
+    return _show(facts, args.json, f"{args.log}: {result.replayed} answers come out again {how}")
+
+
+def _show(facts: dict[str, Any], as_json: bool, good: str) -> int:
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    elif facts["sound"]:
+        from worldloom.training.console import facts as show
+
+        shown = ("records", "answers", "emergencies", "plants", "starts", "policy", "head")
+        show(good, {name: facts[name] for name in shown})
+    else:
+        print(f"{facts['path']}: {facts['problem']}", file=sys.stderr)
+    return 0 if facts["sound"] else 1

@@ -1,0 +1,83 @@
+"""`worldloom eval RUN`: scores of a trained run, a film of it, or a game against it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldloom.cli.settings import flag_help, read_request, split_flags
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the command takes."""
+
+    episodes: int | None = None  # how many to play; by default as many as in training
+    seed: int = 0
+    gif: str | None = None  # also write a GIF of one episode here
+    record: str | None = None  # also write the episodes as a dataset for offline algorithms (npz)
+    human: bool = False  # play agent 0 yourself; a run's agents play the others
+    json: bool = False  # print the result as JSON
+
+
+USAGE = """usage: worldloom eval RUN [options]
+       worldloom eval WORLD --human [--world.NAME VALUE ...]
+
+Plays whole episodes of a run's newest checkpoint without exploration, and says how they went."""
+
+
+def command(argv: list[str]) -> int:
+    """Plays whole episodes without exploration, and says how they went."""
+    if not argv or "--help" in argv or "-h" in argv:
+        print(f"{USAGE}\n\n{flag_help(Flags)}")
+        return 0
+    named = None if argv[0].startswith("-") else argv[0]
+    flags, others = split_flags(argv[named is not None :], Flags)
+    if named is None:
+        raise ValueError("name a run folder first, as in: worldloom eval runs/NAME")
+    if flags.human:
+        return _play(named, others, flags)
+    if others:
+        raise ValueError(f"{others[0]}: no such option; see worldloom eval --help")
+    import worldloom
+
+    run = worldloom.load(named)
+    if flags.gif and run.suite.film is None:
+        raise ValueError(f"--gif: runs of the {run.suite.name} suite have no film")
+    result = run.evaluate(flags.episodes, flags.seed)
+    if flags.gif:
+        assert run.suite.film is not None
+        run.suite.film(run, Path(flags.gif), flags.seed)
+    if flags.record:
+        from worldloom.replay import dataset_files
+        from worldloom.training.recording import record_episodes
+
+        data = record_episodes(run, flags.episodes or run.config.eval_episodes, flags.seed)
+        dataset_files.save(data, flags.record)
+    written = {"gif": flags.gif, "record": flags.record}
+    if flags.json:
+        from worldloom.cli.output import print_json
+
+        print_json({"run": named, "steps": run.steps} | result.to_dict() | written)
+        return 0
+    from worldloom.training.console import facts
+
+    made = {name: path for name, path in written.items() if path}
+    facts(f"{named}, step {run.steps:,}", result.lines() | made)
+    return 0
+
+
+def _play(named: str, others: list[str], flags: Flags) -> int:
+    import worldloom
+    from worldloom import suites
+
+    target: Any
+    if (Path(named) / "config.json").exists():
+        target = worldloom.load(named)
+        suite = target.suite
+    else:
+        asked = read_request(named, others)
+        suite, target = asked.suite, suites.make(named, **asked.config.world)
+    if suite.play is None:
+        raise ValueError(f"--human: {named} is not a world that people can play here")
+    suite.play(target, flags.seed)
+    return 0

@@ -1,0 +1,40 @@
+"""`worldloom export RUN`: a trained policy as a bundle."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from worldloom.training.arguments import parse
+
+
+@dataclass
+class Export:
+    """The arguments of `worldloom export`."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    out: Path | None = None
+    """Where the bundle goes; RUN/bundle if not given."""
+    onnx: bool = True
+    """Also write the policy as ONNX, where the suite can."""
+    force: bool = False
+    """Replace a bundle that is there."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def command(argv: list[str]) -> int:
+    """Writes the bundle, and says where."""
+    args = parse(Export, argv, "worldloom export", "write a trained policy as a bundle")
+    import worldloom
+
+    folder = worldloom.load(args.run).export(args.out, onnx=args.onnx, force=args.force)
+    if args.json:
+        from worldloom.cli.output import print_json
+
+        print_json({"bundle": str(folder)})
+    else:
+        print(f"written to {folder}")
+    return 0

@@ -1,0 +1,75 @@
+"""`worldloom report`: the page of anything that worldloom wrote."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from worldloom import suites
+from worldloom.core.lazy import resolve
+from worldloom.training.arguments import parse
+from worldloom.training.run import read_header
+
+KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
+
+
+@dataclass
+class Report:
+    """The arguments of `worldloom report`."""
+
+    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
+    """A run folder, or a JSON file of `compare`, `bench` or `sweep`."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def command(argv: list[str]) -> int:
+    """Writes the page, and says where."""
+    args = parse(Report, argv, "worldloom report", "write the page of a run, comparison or sweep")
+    page = write_page(args.target)
+    if args.json:
+        from worldloom.cli.output import print_json
+
+        print_json({"report": str(page)})
+    else:
+        print(f"written to {page}")
+    return 0
+
+
+def write_page(target: str | Path) -> Path:
+    """Writes the page of `target` and returns its path.
+
+    A run folder gets report.html inside, a JSON file a page of its name beside it. Anything else
+    is a ValueError, and nothing is written.
+    """
+    target = Path(target)
+    if target.is_dir():
+        return suites.suite(read_header(target)["suite"]).page(target)
+    result = _read(target)
+    page = target.with_suffix(".html")
+    if isinstance(result.get("ratios"), dict):
+        from worldloom.cli.bench import project_benchmarks
+
+        project_benchmarks()
+        return resolve("benchmarks.pages.results:write_bench")(result, page)
+    writers = {"sweep": "worldloom.report.sweeps:write_sweep"}
+    for name in suites.SUITES:
+        writers |= suites.suite(name).results
+    kind = str(result.get("kind"))
+    if kind not in writers:
+        raise ValueError(f"{target} is no comparison, benchmark or sweep; {KNOWN}")
+    return resolve(writers[kind])(result, page)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; {KNOWN}")
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); {KNOWN}") from error
+    if not isinstance(result, dict):
+        raise ValueError(f"{path} holds a JSON {type(result).__name__}, no result; {KNOWN}")
+    return result

@@ -1,0 +1,97 @@
+"""`worldloom serve BUNDLE`: a policy with its safety filter as an HTTP service."""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from worldloom.serving.journal import Fsync
+from worldloom.training.arguments import parse
+
+TOKEN = "WORLDLOOM_TOKEN"
+
+
+def command(argv: list[str]) -> int:
+    """Serves until it is told to stop."""
+    import tyro
+
+    @dataclass
+    class Serve:
+        bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
+        """The folder that `worldloom export` wrote."""
+        host: str = "127.0.0.1"
+        port: int = 8080
+        """0: any that is free."""
+        log: Path | None = None
+        """The audit log; audit.jsonl beside the bundle by default. Goes on where it ended."""
+        token_file: Path | None = None
+        """A file with the token that clients must send; or set WORLDLOOM_TOKEN."""
+        no_token: bool = False
+        """Answer anybody on this machine. Only with a loopback address."""
+        fsync: Fsync = "batch"
+        """When records are on the disk: after every record, after every batch (either way before
+        the answer), or when the system sees fit (a power failure may lose answered ones)."""
+        deadline: float = 0.2
+        """Seconds after which the emergency action is answered."""
+        rate: float = 1000.0
+        """Requests a second that one plant may make."""
+        burst: int = 100
+        """Requests that it may make at once."""
+        plants: int = 10_000
+        """Plants at most."""
+        waiting: int = 2_000
+        """Requests at once at most."""
+        body_bytes: int = 64 * 1024
+        """The largest request."""
+        json: bool = False
+        """Print the address as JSON when it serves."""
+
+    args = parse(Serve, argv, "worldloom serve", "serve a plant's policy over HTTP")
+    from worldloom.serving.controller import Limits
+    from worldloom.serving.serve import ServeConfig, run_server
+    from worldloom.training.machine import use_compilation_cache
+
+    config = ServeConfig(
+        bundle=args.bundle,
+        log=args.log or args.bundle.absolute().parent / "audit.jsonl",
+        host=args.host,
+        port=args.port,
+        token=_token(args.token_file, args.no_token),
+        fsync=args.fsync,
+        body_bytes=args.body_bytes,
+        limits=Limits(args.deadline, args.rate, args.burst, args.plants, args.waiting),
+    )
+
+    def ready(address: str) -> None:
+        if args.json:
+            about = {"url": address, "pid": os.getpid(), "log": str(config.log)}
+            print(json.dumps(about), flush=True)
+        else:
+            open_ = " without a token" if config.token is None else ""
+            text = f"serving {args.bundle} on {address}{open_}; records go to {config.log}"
+            print(text, file=sys.stderr, flush=True)
+
+    use_compilation_cache()
+    run_server(config, ready)
+    return 0
+
+
+def _token(file: Path | None, no_token: bool) -> str | None:
+    if file is not None:
+        if no_token:
+            raise ValueError("--token-file and --no-token exclude each other; use one")
+        try:
+            return file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--token-file {file} cannot be read: {error}") from None
+    if no_token:
+        return None
+    token = os.environ.get(TOKEN, "").strip()
+    if not token:
+        raise ValueError(
+            f"clients need a token: name a file with --token-file, set {TOKEN}, or serve this "
+            "machine alone with --no-token"
+        )
+    return token

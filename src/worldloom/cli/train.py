@@ -1,0 +1,184 @@
+"""`worldloom train WORLD`: one command for every world and algorithm."""
+
+import shlex
+import shutil
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from worldloom import suites
+from worldloom.cli.settings import asked_devices, flag_help, read_request, split_flags
+from worldloom.training.config import TrainConfig
+from worldloom.training.options import Schema, long_help, short_help
+from worldloom.training.suite import Suite
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the command takes beside the settings of a run."""
+
+    out: str = "runs"  # folder in which the run gets a folder of its own
+    resume: str = ""  # go on with this run folder from its newest checkpoint, to --steps
+    config: str = ""  # a YAML file of settings; flags go before it
+    preset: str = ""  # where settings start from, such as `original` in treasure hunt
+    track: tuple[str, ...] = ()  # also show the run in mlflow or tensorboard
+    report: bool = True  # make pictures and report.html
+    json: bool = False  # print the result as JSON
+    quiet: bool = False  # no progress bar, and nothing at the end but what --json asks for
+    profile: bool = False  # write a jax.profiler trace into the run folder
+    coordinator: str = ""  # host:port of the first of several processes
+    num_processes: int = 0  # how many there are; a scheduler tells this by itself
+    process_id: int = 0  # which of them this is, from 0
+
+
+USAGE = "usage: worldloom train WORLD [--algo NAME] [options]      (--help-all lists everything)"
+
+
+def command(argv: list[str]) -> int:
+    """Trains, and says how it went."""
+    if not argv or (argv[0] in ("-h", "--help") and len(argv) == 1):
+        print(_usage())
+        return 0
+    wants_help = next((a for a in argv if a in ("-h", "--help", "--help-all")), None)
+    argv = [arg for arg in argv if arg != wants_help]
+    named = argv[0] if argv and not argv[0].startswith("-") else None
+    flags, settings = split_flags(argv[named is not None :], Flags)
+    # Before JAX starts: importing a world of others may start it.
+    joined = not wants_help and _use_devices(flags, settings)
+    asked = read_request(
+        named, settings, resume=flags.resume, config=flags.config, preset=flags.preset
+    )
+    if wants_help:
+        _print_help(asked.schema, everything=wants_help == "--help-all")
+        return 0
+    config = replace(asked.config, devices=_device_count()) if joined else asked.config
+    return _train(asked.suite, config, flags, shlex.join(["worldloom", "train", *argv]))
+
+
+def _use_devices(flags: Flags, settings: list[str]) -> bool:
+    """Splits the processor, or joins other processes; whether there are any."""
+    from worldloom.core import mesh
+
+    devices = asked_devices(settings, resume=flags.resume, config=flags.config)
+    if devices > 1:
+        mesh.split_processor(devices)
+    processes = (flags.coordinator or None, flags.num_processes or None)
+    return mesh.join(*processes, flags.process_id if any(processes) else None)
+
+
+def _device_count() -> int:
+    import jax
+
+    return jax.device_count()
+
+
+# Training --------------------------------------------------------------------------------------
+
+
+def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int:
+    import jax
+
+    from worldloom.core import mesh
+    from worldloom.training.progress import ShowProgress
+    from worldloom.training.run import run_folder, train
+    from worldloom.training.tracking import tracking_hooks
+
+    folder = Path(flags.resume) if flags.resume else run_folder(Path(flags.out), config)
+    hooks = [*([] if flags.quiet else [ShowProgress()]), *tracking_hooks(flags.track, folder)]
+    again = shlex.join(["worldloom", "train", "--resume", str(folder)])
+    watched = jax.profiler.trace(str(folder / "profile")) if flags.profile else nullcontext()
+    try:
+        with watched:
+            run = train(
+                suite,
+                config,
+                folder,
+                resume=bool(flags.resume),
+                report=flags.report,
+                hooks=hooks,
+                command=command,
+            )
+    except KeyboardInterrupt:
+        if not (folder / "config.json").exists():
+            raise
+        print(f"stopped at once; go on from the last checkpoint: {again}", file=sys.stderr)
+        return 130
+    if mesh.leads() and (flags.json or not flags.quiet):
+        _print_result(run, again, flags.json)
+    return 130 if run.interrupted else 0
+
+
+def _print_result(run: Any, again: str, as_json: bool) -> None:
+    timing = run.timing()
+    if as_json:
+        from worldloom.cli.output import print_json
+
+        scores = {} if run.evaluation is None else run.evaluation.to_dict()
+        summary = {"run": str(run.folder)} | timing | scores
+        if run.evaluation is not None:
+            summary["score"] = run.evaluation.mean
+        print_json(summary | {"interrupted": run.interrupted, "resume": again})
+        return
+    from worldloom.training.console import facts
+
+    config = run.config
+    unit = "updates" if config.algorithm.loop == "offline" else "steps"
+    shown = {"scores": "not evaluated yet"} if run.evaluation is None else run.evaluation.lines()
+    shown["training"] = (
+        f"{timing['train_seconds']:.1f} s for {run.steps:,} {unit} "
+        f"({timing['steps_per_second']:,.0f} {unit}/s)"
+    )
+    shown["compiling"] = f"{timing['compile_seconds']:.1f} s"
+    shown["run folder"] = str(run.folder)
+    for name in ("report.html", "replay.html"):
+        if (run.folder / name).exists():
+            shown[name.partition(".")[0]] = str(run.folder / name)
+    shown["go on with"] = again if run.interrupted else f"{again} --steps N"
+    facts(f"{config.env}, {config.algo}, seed {config.seed}", shown)
+
+
+# Help ------------------------------------------------------------------------------------------
+
+
+def _usage() -> str:
+    lines = [USAGE, "", "Worlds:"]
+    for name in suites.SUITES:
+        known = ", ".join(suites.names(name))
+        if known:
+            lines.append(f"  {name:<7}{known}")
+    lines += [
+        "  others gymnax:NAME, brax:NAME, FILE.yaml, PATH.py:FUNCTION",
+        "",
+        "worldloom train WORLD --help shows what a world and its algorithm take.",
+    ]
+    return "\n".join(lines)
+
+
+def _print_help(schema: Schema, everything: bool) -> None:
+    print(f"usage: worldloom train {schema.env} [--algo {schema.algo}] [options]")
+    online, offline = _fitting(schema.env)
+    print(f"algorithms that fit: {', '.join(online)}")
+    if offline and "dataset" in schema.options:
+        print(f"from logged data, --dataset: {', '.join(offline)}")
+    print()
+    if everything:
+        print(long_help(schema))
+        print(f"the command\n{flag_help(Flags)}")
+        return
+    print(short_help(schema, shutil.get_terminal_size().columns))
+    print(
+        "the command\n  --out --resume --config --preset --track --no-report --json --quiet "
+        "--profile\n\n--help-all lists every option in a line of its own"
+    )
+
+
+def _fitting(env: str) -> tuple[list[str], list[str]]:
+    """Algorithms that learn in a world, and those that learn from data of it."""
+    from worldloom import algos
+
+    spec = suites.make(env).spec
+    fitting = [a for a in map(algos.get, algos.names()) if a.why_not(spec) is None]
+    online = [a.name for a in fitting if a.loop != "offline"]
+    return online, [a.name for a in fitting if a.loop == "offline"]

@@ -1,0 +1,63 @@
+"""Range checks of settings: one line that names the owner, the value and what would be right."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from worldloom.core.names import suggest
+
+_FINITE = "be a finite number"
+
+
+def check_fields(
+    owner: str,
+    settings: Any,
+    *,
+    at_least: Mapping[str, float] | None = None,
+    positive: Iterable[str] = (),
+    fractions: Iterable[str] = (),
+    choices: Mapping[str, Sequence[Any]] | None = None,
+) -> None:
+    """Raises ValueError unless the named fields of `settings` are in range; None passes.
+
+    at_least: name -> smallest value. positive: above 0. fractions: in [0, 1]. choices: name ->
+    what it may be. Tuples are checked entry by entry, and must not be empty.
+    """
+    for name, low in (at_least or {}).items():
+        _check(owner, name, getattr(settings, name), lambda x, low=low: x >= low, _least(low))
+    for name in positive:
+        _check(owner, name, getattr(settings, name), lambda x: x > 0.0, "be positive")
+    for name in fractions:
+        _check(owner, name, getattr(settings, name), lambda x: 0.0 <= x <= 1.0, "be in [0, 1]")
+    for name, known in (choices or {}).items():
+        value = getattr(settings, name)
+        if value not in known:
+            hint = suggest(str(value), [str(choice) for choice in known])
+            raise ValueError(f"{owner}: {name}={value!r} is not known; {hint}")
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError for a seed that a 32-bit key cannot tell from another."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}; it must be in 0 .. 4294967295")
+
+
+def _least(low: float) -> str:
+    return "be 0 or more" if low == 0 else f"be at least {low:g}"
+
+
+def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
+    if value is None:
+        return
+    entries = value if isinstance(value, tuple) else (value,)
+    if not entries:
+        raise ValueError(f"{owner}: {name}={value}; it must not be empty")
+    for entry in entries:
+        if hasattr(entry, "aval"):  # a traced number, which was checked before it was traced
+            continue
+        if isinstance(entry, bool) or not isinstance(entry, int | float):
+            raise ValueError(f"{owner}: {name}={value!r}; it must be a number")
+        if not math.isfinite(entry):
+            raise ValueError(f"{owner}: {name}={value}; it must {_FINITE}")
+        if not fits(entry):
+            raise ValueError(f"{owner}: {name}={value}; it must {words}")

@@ -1,1 +1,0 @@
-"""Worlds: pure rules, no networks, no replay."""

@@ -1,0 +1,47 @@
+"""What pages about measurements share: ratios, warnings, and where figures come from."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from worldloom.report import page
+from worldloom.report.axes import number
+
+
+def times(value: float) -> str:
+    """A ratio for people, with a multiplication sign."""
+    return f"{number(value)}\u00d7"
+
+
+def warnings(result: Mapping[str, Any], content: str) -> str:
+    """What to know before reading: nothing measured, a quick run, parts left out or failed."""
+    lines = [] if result.get(content) else [f"The result has no {content}."]
+    if result.get("quick"):
+        lines.append("A quick run, to see that it works: its figures mean nothing.")
+    for name, reason in dict(result.get("skipped") or {}).items():
+        lines.append(f"{name} is left out: {reason}")
+    for name, reason in dict(result.get("errors") or {}).items():
+        lines.append(f"{name} failed: {reason}")
+    return page.note("Before you read on", lines)
+
+
+def origin(result: Mapping[str, Any], title: str = "How it was measured") -> str:
+    """How and where the figures were made: command, notes, machine and versions."""
+    parts = [page.command(str(result["command"]))] if result.get("command") else []
+    parts += [f"<p>{escape(str(note))}</p>" for note in result.get("notes") or ()]
+    tables = []
+    for heading, name in (("Machine", "machine"), ("Versions", "versions")):
+        given = result.get(name)
+        if given:
+            values = given if isinstance(given, Mapping) else {name: given}
+            tables.append(f"<div><h3>{heading}</h3>{page.settings(values)}</div>")
+    if tables:
+        parts.append(f'<div class="columns">{"".join(tables)}</div>')
+    return page.section(title, *parts)
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is an object, or a list of objects: a table of its own."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(row, Mapping) for row in value)
+    return isinstance(value, Mapping) and bool(value)

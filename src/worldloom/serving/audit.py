@@ -1,0 +1,156 @@
+"""Proof that a log is unchanged. Needs no jax: auditors have their own machines."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from worldloom.serving.journal import lines_of, problem_of
+from worldloom.serving.records import FIRST, MOVES, Line, check_line
+
+
+class LogProblem(Exception):
+    """What is wrong with a log, and where. torn: a crash may have done it."""
+
+    def __init__(self, text: str, torn: bool = False):
+        super().__init__(text)
+        self.torn = torn
+
+
+class Record(NamedTuple):
+    """A record and what its line says about itself."""
+
+    line: Line
+    content: dict[str, Any]
+
+
+@dataclass
+class Verification:
+    """What was found in a log, up to its end or its first problem."""
+
+    path: str
+    records: int = 0
+    answers: int = 0
+    emergencies: int = 0  # that were answered without the filter
+    starts: int = 0
+    head: str = FIRST  # the hash of the last good record: kept elsewhere, it vouches for the log
+    policy: str | None = None
+    plants: set[str] = field(default_factory=set)
+    problem: str | None = None
+    torn: bool = False
+
+
+def groups(path: str | Path) -> Iterator[list[Record]]:
+    """The groups of records that were written together; LogProblem where the chain breaks."""
+    group: list[Record] = []
+    seq, digest = -1, FIRST
+    for number, raw in enumerate(lines_of(path), 1):
+        line = check_line(raw)
+        problem = problem_of(line, seq, digest)
+        if line is None or problem is not None:
+            if raw.endswith(b"\n"):
+                raise LogProblem(f"line {number}, after record {seq}: {problem}")
+            break  # a last line without an end: torn
+        seq, digest = line.seq, line.hash
+        group.append(Record(line, json.loads(raw)))
+        if line.until != group[0].line.until:
+            raise LogProblem(f"line {number}: record {seq} belongs to another group than it says")
+        if line.until == seq:
+            yield group
+            group = []
+    else:
+        raw = b"\n"
+    if group or not raw.endswith(b"\n"):
+        last = group[0].line.seq - 1 if group else seq
+        raise LogProblem(
+            f"torn after record {last}: a server was killed while it wrote; what follows was never "
+            "answered, and the next start on this log cuts it off",
+            torn=True,
+        )
+
+
+def verify_log(
+    path: str | Path, *, policy: str | None = None, head: str | None = None
+) -> Verification:
+    """Checks every hash, every link, batches, and that each plant's memory goes on unbroken.
+
+    policy: the digest that answers must name. head: a hash that is known to have been in the log,
+    which shows that nothing before it was rewritten and that it was not cut off.
+    """
+    result = Verification(str(path))
+    walk(path, result, policy, head, lambda group: None)
+    return result
+
+
+def walk(
+    path: str | Path,
+    result: Verification,
+    policy: str | None,
+    head: str | None,
+    visit: Callable[[list[Record]], None],
+) -> None:
+    """Notes in `found` what a log holds, group by group, each of which `visit` sees in turn.
+
+    The first problem ends it. policy, head: those of `verify_log`.
+    """
+    memories: dict[str, Any] = {}  # plant -> after its last record
+    head_found = head is None
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: there is no such log")
+    try:
+        for group in groups(path):
+            _check_group(group, result, memories, policy)
+            visit(group)
+            result.records += len(group)
+            result.head = group[-1].line.hash
+            head_found = head_found or any(record.line.hash == head for record in group)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        result.problem = (
+            f"record {result.records} or one written with it lacks or garbles something: {error!r}"
+        )
+        return
+    except LogProblem as problem:
+        result.problem, result.torn = str(problem), problem.torn
+        return
+    if not head_found:
+        result.problem = f"no record has the hash {head}: the log was cut off or rewritten"
+
+
+def _check_group(
+    group: list[Record], result: Verification, memories: dict[str, Any], policy: str | None
+) -> None:
+    batch = [record for record in group if record.line.kind in ("act", "unused")]
+    for i, (line, content) in enumerate(batch):
+        size, row = content["batch"]
+        if row != i or size != batch[0].content["batch"][0] or len(batch) > size:
+            raise LogProblem(f"record {line.seq}: it cannot be row {row} of {size} in its batch")
+    for line, content in group:
+        named = content.get("policy")
+        if line.kind == "start":
+            result.starts += 1
+            result.policy = named
+        expected = policy or result.policy
+        if named != expected:
+            raise LogProblem(
+                f"record {line.seq}: it is of policy {str(named)[:12]}, not {str(expected)[:12]}"
+            )
+        if line.kind not in MOVES or line.plant is None:
+            continue
+        before = memories.get(line.plant)
+        if before is not None and before != content["memory"]:
+            raise LogProblem(
+                f"record {line.seq}: the memory of plant {line.plant} is not what the record "
+                "before left behind"
+            )
+        memories[line.plant] = content["after"]
+        result.plants.add(line.plant)
+        result.answers += line.kind in ("act", "emergency")
+        result.emergencies += line.kind == "emergency"
+
+
+def facts_of(result: Verification) -> dict[str, Any]:
+    """What was found, as JSON can hold it."""
+    facts = {name: value for name, value in vars(result).items() if name != "plants"}
+    # The plants' newest memories are in the log; here only how many there are.
+    return facts | {"plants": len(result.plants), "sound": result.problem is None}

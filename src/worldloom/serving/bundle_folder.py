@@ -1,0 +1,149 @@
+"""A bundle as a folder of files: written whole or not at all, and read only if it is unchanged."""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from worldloom.core.files import replace_folder
+
+MANIFEST = "manifest.json"
+KIND = "worldloom plant policy"
+VERSION = 2  # of such bundles
+PROGRAMS = ("control.jax", "emergency.jax", "start.jax")
+MEANING = ("signals", "constraints", "emergency")  # what the manifest says of their numbers
+
+
+def write_folder(folder: str | Path, files: Mapping[str, bytes]) -> Path:
+    """Writes a bundle's files, whole or not at all, and returns its folder.
+
+    A bundle that is there already is replaced; anything else is left alone.
+    """
+    folder = check_target(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        draft.chmod(0o755)
+        for name, content in files.items():
+            (draft / name).write_bytes(content)
+        return replace_folder(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def read_folder(
+    folder: str | Path, kind: str, version: int
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of a bundle and the content of its files, each as it was exported.
+
+    A bundle of another `kind` or `version`, a file that is missing and one that was changed are a
+    ValueError. What is returned is what was checked: nothing is read twice.
+    """
+    folder = Path(folder)
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
+    actual = manifest.get("kind") if isinstance(manifest, dict) else None
+    if actual != kind:
+        raise ValueError(f"{path} is of kind {actual!r}, not the manifest of a {kind}")
+    if manifest.get("version") != version:
+        raise ValueError(
+            f"{path} is of version {manifest.get('version')}, this worldloom reads {version}; "
+            "export the policy again with it, or use the worldloom that wrote it "
+            f"({manifest.get('worldloom')})"
+        )
+    listed = manifest.get("files")
+    if not isinstance(listed, dict):
+        raise ValueError(f"{path} lists no files; export the policy again")
+    files = {}
+    for name, digest in listed.items():
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            raise ValueError(f"{path}: {name!r} is no name of a file in a bundle; do not use it")
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{folder}: {name} is missing; copy the whole bundle")
+        files[name] = file.read_bytes()
+        if hashlib.sha256(files[name]).hexdigest() != digest:
+            raise ValueError(
+                f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
+                "manifest's); copy the bundle again"
+            )
+    return manifest, files
+
+
+def read_policy(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest and the files of a plant's policy, which is the one that its digest names."""
+    manifest, files = read_folder(folder, KIND, VERSION)
+    missing = [name for name in (*PROGRAMS, "self_test.npz") if name not in files]
+    if missing:
+        raise ValueError(f"{folder}: {MANIFEST} does not list {missing[0]}; export it again")
+    missing = [name for name in MEANING if name not in manifest]
+    if missing or not isinstance(manifest.get("digest"), str):
+        raise ValueError(f"{folder}: {MANIFEST} has no {(*missing, 'digest')[0]}; export it again")
+    actual = digest_of(files, manifest)
+    if manifest["digest"] != actual:
+        raise ValueError(
+            f"{folder}: {MANIFEST} names policy {manifest['digest'][:12]}, its programs and what "
+            f"is said of them are {actual[:12]}; copy the bundle again"
+        )
+    return manifest, files
+
+
+def digest_of(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> str:
+    """Names a policy with its filter, and what its numbers mean: the sha256 of both.
+
+    The same program with another order or range of signals controls the plant differently.
+    """
+    joined = hashlib.sha256()
+    for name in PROGRAMS:
+        joined.update(hashlib.sha256(files[name]).digest())
+    meaning = {name: manifest[name] for name in MEANING}
+    joined.update(json.dumps(meaning, sort_keys=True).encode())
+    return joined.hexdigest()
+
+
+def check_target(folder: str | Path) -> Path:
+    """A folder that a bundle may be written to: it holds one and nothing else, or is not there."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / MANIFEST).is_file() and _has_content(folder):
+        raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
+    strangers = _strangers(folder)
+    if strangers:
+        raise ValueError(
+            f"export: {folder} also holds {strangers[0]}, which is not of the bundle and would be "
+            "lost; move it, or name another folder"
+        )
+    return folder
+
+
+def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The sha256 of every file, for the manifest."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def _has_content(path: Path) -> bool:
+    return not path.is_dir() or any(path.iterdir())
+
+
+def _strangers(folder: Path) -> list[str]:
+    """What lies in a bundle's folder and is not of it, such as an audit log.
+
+    Everything, where the manifest is damaged or somebody else's: it cannot say what is of it.
+    """
+    if not folder.is_dir():
+        return []
+    try:
+        actual = json.loads((folder / MANIFEST).read_bytes())
+        ours = str(actual["kind"]).startswith("worldloom ")
+        own = {MANIFEST, "__pycache__", *actual["files"]} if ours else set()
+    except (OSError, ValueError, KeyError, TypeError):
+        own = set()
+    return sorted(path.name for path in folder.iterdir() if path.name not in own)

@@ -1,0 +1,295 @@
+"""A policy with its safety filter as a bundle: programs, what their numbers mean, a self-test."""
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom import __version__
+from worldloom.core.files import plain
+from worldloom.nn.policy import PolicyState
+from worldloom.safety.constraints import SafetyConstraints
+from worldloom.safety.filter import initial_memory
+from worldloom.serving import artifact, bundle
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, PLATFORMS, REPORT, Rows, as_dict
+from worldloom.serving.bundle_folder import (
+    KIND,
+    MANIFEST,
+    VERSION,
+    check_target,
+    digest_of,
+    hashes,
+    write_folder,
+)
+from worldloom.training.machine import versions
+
+BATCH_SIZES = (1, 8, 64)
+CASES = 8  # rows of the self-test
+DRAWS = 8  # of each of them, until one is settled
+NUDGE = 1e-6  # by which the observations of a settled one may change without a decision's changing
+DEVIATIONS = 6.0  # from the mean of the training data, beyond which an observation is strange
+BEYOND = 0.1  # of the training data's range, beyond which it is strange as well
+
+
+def export_bundle(
+    folder: str | Path,
+    policy: PolicyState,
+    constraints: SafetyConstraints,
+    *,
+    signals: Mapping[str, Sequence[Mapping[str, Any]]],
+    statistics: Mapping[str, Any] | None = None,
+    constraint_text: str | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    onnx: bool = True,
+) -> Path:
+    """Writes the bundle of a policy and its filter, whole or not at all; returns its folder.
+
+    signals: `observation` (n) and `action` (m), each a list of dicts with name, unit, low, high.
+    statistics: `observation_statistics` of the training data, for the alarm that a plant has left
+    them; without, only the policy's own mean and deviation are known. constraint_text: the file the
+    constraints were read from, kept as it is. provenance: whatever is to be known of the training.
+    batch_sizes: the numbers of rows that are compiled for; the last is the most that are answered
+    at once. onnx: also as ONNX, which needs the extra of that name. A bundle that is there already
+    is replaced.
+    """
+    folder = check_target(folder)
+    described = _checked_signals(signals, policy, constraints)
+    _check_finite(policy)
+    sizes = sorted({int(size) for size in batch_sizes})
+    if not sizes or sizes[0] < 1:
+        raise ValueError(f"export: batch_sizes={list(batch_sizes)}; give sizes of at least 1")
+    if onnx:
+        from worldloom.serving.onnx_export import require_onnx, to_onnx
+
+        require_onnx()
+    drift = _drift(policy, statistics)
+    whole = jax.jit(artifact.control(policy, constraints))
+    obs, memory, key = _cases(whole, constraints, described["observation"], drift)
+    out = jax.device_get(whole(obs, memory, key))
+    files = artifact.programs(policy, constraints, len(described["observation"]))
+    meaning = plain(
+        {
+            "signals": described,
+            "constraints": _rows(constraints),
+            "emergency": constraints.emergency,
+        }
+    )
+    digest = digest_of(files, meaning)
+    recorded = {"obs": obs, "key": key}
+    recorded |= {f"memory.{name}": x for name, x in memory.items()}
+    files["self_test.npz"] = _npz(recorded | {f"out.{k}": x for k, x in bundle.flat(out).items()})
+    onnx_error = None
+    if onnx:
+        files["policy.onnx"], onnx_error = to_onnx(policy, constraints, obs, memory)
+    files["constraints.json"] = _json(describe(constraints))
+    if constraint_text is not None:
+        files["constraints.yaml"] = constraint_text.encode()
+    files["normaliser.json"] = _json({"mean": policy.mean, "std": policy.std})
+    files[MANIFEST] = _json(
+        {
+            "kind": KIND,
+            "version": VERSION,
+            "worldloom": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "digest": digest,
+            **meaning,
+            "memory": list(MEMORY),
+            "report": list(REPORT),
+            "explores": bool(np.any(np.asarray(policy.noise) != 0.0)),
+            "batch_sizes": sizes,
+            "platforms": list(PLATFORMS),
+            "drift": drift,
+            "self_test": {"rows": CASES, "tolerance": bundle.TOLERANCE},
+            "onnx": None if onnx_error is None else {"largest_difference": onnx_error},
+            "versions": versions(),
+            "provenance": dict(provenance or {}),
+            "files": hashes(files),
+        }
+    )
+    return write_folder(folder, files)
+
+
+def observation_statistics(obs: Any) -> dict[str, Any]:
+    """Mean, deviation and range (n,) of observations (N, n), and their number."""
+    obs = np.asarray(obs, np.float64)
+    obs = obs[np.isfinite(obs).all(axis=-1)]
+    if not len(obs):
+        raise ValueError("export: the training data have no finite observation to describe")
+    return {
+        "count": len(obs),
+        "mean": obs.mean(axis=0),
+        "std": obs.std(axis=0),
+        "low": obs.min(axis=0),
+        "high": obs.max(axis=0),
+    }
+
+
+def describe(constraints: SafetyConstraints) -> dict[str, Any]:
+    """Every number of the constraints, for a reader; the model itself is in the program."""
+    c = constraints
+    plants = {"linear": c.linear, "state": c.state, "barrier": c.barrier, "lookahead": c.lookahead}
+    return {
+        "rows": _rows(c),
+        "box": {"low": c.low, "high": c.high},
+        "rate": {str(i): x for i, x in zip(c.rated, np.asarray(c.rate).tolist(), strict=True)},
+        **{
+            name: {"weights": rows.weights, "offset": rows.offset, "meaning": "weights.x + offset"}
+            for name, rows in plants.items()
+        },
+        "gamma": c.gamma,
+        "disturbance": c.disturbance,
+        "emergency": c.emergency,
+        "deviations": c.deviations,
+        "latch_after": c.latch_after,
+        "horizon": c.horizon,
+        "has_model": c.model is not None,
+        "has_backup": c.backup is not None,
+        "meaning": "actions in [-1, 1], observations in the units of the manifest's signals",
+    }
+
+
+def _rows(constraints: SafetyConstraints) -> list[dict[str, Any]]:
+    every = zip(
+        constraints.names,
+        constraints.kinds,
+        constraints.hard,
+        np.asarray(constraints.scale).tolist(),
+        strict=True,
+    )
+    return [
+        {"name": name, "kind": kind, "hard": hard, "scale": scale}
+        for name, kind, hard, scale in every
+    ]
+
+
+def _checked_signals(
+    signals: Mapping[str, Sequence[Mapping[str, Any]]],
+    policy: PolicyState,
+    constraints: SafetyConstraints,
+) -> dict[str, list[dict[str, Any]]]:
+    sizes = {"observation": np.shape(policy.mean)[-1], "action": constraints.action_size}
+    described = {}
+    for part, size in sizes.items():
+        given = signals.get(part, ())
+        if len(given) != size:
+            raise ValueError(
+                f"export: {len(given)} signals of the {part} are described, the policy has {size}; "
+                "describe each"
+            )
+        described[part] = []
+        for signal in given:
+            missing = [key for key in ("name", "unit", "low", "high") if key not in signal]
+            if missing:
+                raise ValueError(f"export: signal {signal} has no {missing[0]}; give one")
+            described[part].append(
+                {
+                    "name": str(signal["name"]),
+                    "unit": str(signal["unit"]),
+                    "low": float(signal["low"]),
+                    "high": float(signal["high"]),
+                }
+            )
+        names = [signal["name"] for signal in described[part]]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"export: two signals of the {part} are named {twice[0]}; rename one")
+    return described
+
+
+def _drift(policy: PolicyState, statistics: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = dict(statistics or {"mean": policy.mean, "std": policy.std})
+    size = np.shape(policy.mean)[-1]
+    for name in ("mean", "std", "low", "high"):
+        if name in given and np.shape(given[name]) != (size,):
+            raise ValueError(
+                f"export: statistics: {name} has shape {np.shape(given[name])}; the policy has "
+                f"{size} observations"
+            )
+    known = {
+        name: np.asarray(given[name], np.float64) if name in given else None
+        for name in ("mean", "std", "low", "high")
+    }
+    return known | {"count": given.get("count"), "deviations": DEVIATIONS, "beyond": BEYOND}
+
+
+def _cases(
+    whole: Callable[..., Rows],
+    constraints: SafetyConstraints,
+    observation: list[dict[str, Any]],
+    drift: dict[str, Any],
+) -> tuple[np.ndarray, Rows, np.ndarray]:
+    """Inputs of the self-test: usual ones, and one of each way in which a plant can be unusual.
+
+    Where two safe ways out are equally near, rounding decides, and another program may decide
+    otherwise: such inputs say nothing about a program, and others are drawn in their place.
+    """
+    drawn = [_drawn(constraints, observation, drift, seed) for seed in range(DRAWS)]
+    first = np.argmax([_settled(whole, *inputs) for inputs in drawn], axis=0)
+
+    def chosen(*columns: np.ndarray) -> np.ndarray:
+        return np.stack([columns[n][row] for row, n in enumerate(first)])
+
+    return jax.tree.map(chosen, *drawn)
+
+
+def _settled(
+    whole: Callable[..., Rows], obs: np.ndarray, memory: Rows, key: np.ndarray
+) -> np.ndarray:
+    """Which rows (b,) are answered alike when observations change by a rounding error."""
+    out, near = (jax.device_get(whole(x, memory, key)) for x in (obs, obs * (1.0 + NUDGE)))
+    alike = np.abs(out["action"] - near["action"]).max(axis=-1) <= 1e3 * NUDGE
+    for name, value in out["report"].items():
+        if value.dtype.kind != "f":
+            alike &= value == near["report"][name]
+    return alike
+
+
+def _drawn(
+    constraints: SafetyConstraints,
+    observation: list[dict[str, Any]],
+    drift: dict[str, Any],
+    seed: int,
+) -> tuple[np.ndarray, Rows, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    low, high = (np.asarray([s[end] for s in observation], np.float64) for end in ("low", "high"))
+    usual = drift["mean"] + drift["std"] * rng.standard_normal((CASES, len(observation)))
+    obs = np.clip(usual, low, high).astype(np.float32)
+    memory = {
+        name: np.repeat(np.asarray(x)[None], CASES, axis=0)
+        for name, x in as_dict(initial_memory(constraints)).items()
+    }
+    box_low, box_high = np.asarray(constraints.low), np.asarray(constraints.high)
+    size = constraints.action_size
+    memory["previous"] = rng.uniform(box_low, box_high, (CASES, size)).astype(np.float32)
+    memory["override"][4] = rng.uniform(box_low, box_high)
+    memory["overriding"][4] = True
+    obs[5] = rng.uniform(low, high)
+    memory["latched"][6] = True
+    obs[7, 0] = np.nan
+    key = rng.integers(0, 2**32, (CASES, KEY_WORDS), dtype=np.uint32)
+    return obs, memory, key
+
+
+def _check_finite(policy: PolicyState) -> None:
+    leaves = [np.asarray(x) for x in jax.tree.leaves((policy.params, policy.mean, policy.std))]
+    if not all(np.isfinite(x).all() for x in leaves if x.dtype.kind == "f"):
+        raise ValueError(
+            "export: the policy's weights are not finite; export an earlier checkpoint"
+        )
+
+
+def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    stored = io.BytesIO()
+    named: dict[str, Any] = dict(arrays)
+    np.savez(stored, **named)
+    return stored.getvalue()
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(plain(value), indent=2) + "\n").encode()

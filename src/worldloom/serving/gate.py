@@ -1,0 +1,159 @@
+"""What every HTTP request must pass before anything looks into it: token, type, size, patience."""
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from worldloom.serving.metrics import Metrics
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+OPEN = ("/health", "/ready")  # for whoever watches over the server: nothing is told there
+PATHS = (*OPEN, "/act", "/override", "/reset", "/metrics", "/policy", "/openapi.json")
+
+
+@dataclass(frozen=True)
+class GateRules:
+    """token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing."""
+
+    token: str | None
+    body_bytes: int = 64 * 1024
+    body_seconds: float = 5.0
+
+
+class Gate:
+    """An ASGI application in front of another one."""
+
+    def __init__(self, app: Any, rules: GateRules, metrics: Metrics):
+        self._app, self._rules, self._metrics = app, rules, metrics
+        self._token = None if rules.token is None else _digest(rules.token.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no websockets here
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        path = scope["path"] if scope["path"] in PATHS else "other"
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.count("worldloom_requests_total", path=path, status=message["status"])
+            await send(message)
+
+        headers = dict(scope["headers"])
+        refusal = self._refusal(scope, headers)
+        if refusal is None and scope["method"] == "POST":
+            body = await self._body(headers, receive)
+            if isinstance(body, bytes):
+                receive = _again(body, receive)
+            else:
+                refusal = body
+        if refusal is not None:
+            await _refuse(counted, *refusal)
+            return
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:  # is answered further out, where nobody counts
+            self._metrics.count("worldloom_requests_total", path=path, status=500)
+            raise
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        if scope["path"] in OPEN:
+            return None
+        if self._token is None:
+            # Without a token, a page in a browser on this machine must not get through by a name
+            # that leads here.
+            host = headers.get(b"host", b"").decode("latin-1").lower()
+            if not is_loopback(_without_port(host)):
+                return 403, f"host {host[:80]!r} is not this machine"
+        else:
+            given = headers.get(b"authorization", b"")
+            kind, _, token = given.partition(b" ")
+            # Digests are of one length, and comparing them takes as long whatever they are.
+            right = hmac.compare_digest(_digest(token.strip()), self._token)
+            if kind.lower() != b"bearer" or not right:
+                return 401, "a token is needed: Authorization: Bearer TOKEN"
+        if scope["method"] == "POST":
+            kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            if kind != b"application/json":
+                return 415, "the body must be application/json"
+        return None
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | tuple[int, str]:
+        """The whole body, or why it is not taken."""
+        most = self._rules.body_bytes
+        too_large = (413, f"the body is larger than {most} bytes")
+        if int(headers.get(b"content-length", b"0")) > most:  # the HTTP parser has checked it
+            return too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self._rules.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return 400, "the request ended before its body"
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > most:
+                        return too_large
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            return 408, f"the body took more than {self._rules.body_seconds:g} s"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(host: str) -> str:
+    """The address in a Host header: `[::1]:8080` is `::1`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A receiver that gives a body that was read already, and then what comes after it."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _refuse(send: Send, status: int, text: str) -> None:
+    body = json.dumps({"detail": text}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status in (408, 413):  # what is still on its way is not read
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

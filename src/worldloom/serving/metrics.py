@@ -1,0 +1,64 @@
+"""Counts of what a server did, for Prometheus."""
+
+from collections.abc import Mapping
+from typing import Any
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+except ImportError:
+    message = "serving needs prometheus-client; pip install 'worldloom[serve]'"
+    raise ImportError(message) from None
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+# Name -> what it counts, and by what.
+COUNTERS = {
+    "worldloom_requests_total": ("HTTP requests", ("path", "status")),
+    "worldloom_answers_total": ("Actions answered, by what they are", ("kind",)),
+    "worldloom_emergencies_total": ("Emergency actions answered", ("reason",)),
+    "worldloom_drift_total": ("Observations outside of the training data", ("signal",)),
+    "worldloom_batches_total": ("Batches computed, by their padded size", ("size",)),
+}
+GAUGES = {
+    "worldloom_ready": "1 while requests are answered",
+    "worldloom_plants": "Plants that are known",
+    "worldloom_plants_latched": "Plants whose emergency stop stands",
+    "worldloom_waiting": "Requests that wait for an answer",
+    "worldloom_log_records": "Records in the audit log",
+    "worldloom_log_bytes": "Size of the audit log",
+}
+
+
+class Metrics:
+    """Counters, gauges and one histogram, in a registry of their own."""
+
+    def __init__(self):
+        self.registry = own = CollectorRegistry()
+        self._counters = {n: Counter(n, *about, registry=own) for n, about in COUNTERS.items()}
+        self._gauges = {name: Gauge(name, text, registry=own) for name, text in GAUGES.items()}
+        text = "From a request for an action to its answer"
+        self.seconds = Histogram("worldloom_act_seconds", text, buckets=SECONDS, registry=own)
+
+    def count(self, name: str, **labels: object) -> None:
+        """Adds to a counter of `COUNTERS`."""
+        self._counters[name].labels(**labels).inc()
+
+    def answered(self, record: Mapping[str, Any]) -> None:
+        """Notes an action, by the content of its record."""
+        report = record.get("report")
+        if report is None:
+            kind = "emergency"
+            reason = "deadline" if record["reason"] == "deadline" else "failure"
+        else:
+            kinds = ("emergency", "projected", "overridden")
+            kind, reason = next((name for name in kinds if report[name]), "policy"), "filter"
+        self.count("worldloom_answers_total", kind=kind)
+        if kind == "emergency":
+            self.count("worldloom_emergencies_total", reason=reason)
+        for signal in record.get("drift", ()):
+            self.count("worldloom_drift_total", signal=signal)
+
+    def render(self, gauges: Mapping[str, float]) -> str:
+        """Everything in Prometheus's text format; gauges: values of `GAUGES`."""
+        for name, value in gauges.items():
+            self._gauges[name].set(value)
+        return generate_latest(self.registry).decode()

@@ -1,0 +1,350 @@
+"""A program of one row, as JAX traces it, written as an ONNX graph of any number of rows.
+
+Whatever only moves numbers about (slices, reshapes, broadcasts, indexing with constants) is one
+`Gather`, or nothing at all; see `worldloom.serving.onnx_graph`. What depends on no row is computed
+now, calls are written out, and loops of known length become `Loop`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+
+from worldloom.core.types import Array
+from worldloom.serving.onnx_graph import Graph, Row, Value, info
+
+CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
+MOVES = ("slice", "squeeze", "reshape", "broadcast_in_dim", "transpose", "rev", "concatenate",
+         "stack", "expand_dims", "gather", "dynamic_slice", "split", "copy")  # fmt: skip
+SAME = {
+    "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max",
+    "min": "Min", "pow": "Pow", "neg": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp",
+    "log": "Log", "sin": "Sin", "cos": "Cos", "tan": "Tan", "tanh": "Tanh", "logistic": "Sigmoid",
+    "sqrt": "Sqrt", "floor": "Floor", "ceil": "Ceil", "erf": "Erf", "atan": "Atan",
+    "not": "Not", "and": "And", "or": "Or", "xor": "Xor",
+    "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
+}  # fmt: skip
+REDUCE = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin",
+          "reduce_prod": "ReduceProd", "argmin": "ArgMin", "argmax": "ArgMax",
+          "reduce_and": "ReduceMin", "reduce_or": "ReduceMax"}  # fmt: skip
+
+
+def build(
+    run: Callable[..., Sequence[Array]],
+    asked: dict[str, np.ndarray],
+    outputs: Sequence[str],
+    opset: int,
+) -> Any:
+    """`run`, a function of rows, as an ONNX model of batches like `asked`, (b, ...) by name."""
+    import onnx
+
+    closed = jax.make_jaxpr(run)(*(x[0] for x in asked.values()))
+    graph = Graph()
+    first = next(iter(asked))
+    start = graph.constant(np.asarray([0], np.int64))
+    graph.batch = graph.node("Gather", graph.node("Shape", first), start, axis=0)
+    rows = [
+        Row(graph.reshaped(name, (x[0].size,)), x.shape[1:], x.dtype) for name, x in asked.items()
+    ]
+    result = _evaluate(graph, closed.jaxpr, closed.consts, rows)
+    shapes = []
+    for name, value in zip(outputs, result, strict=True):
+        value = (
+            value if isinstance(value, Row) else Row(graph.spread(value), value.shape, value.dtype)
+        )
+        last = graph.reshaped(value.name, value.shape)
+        graph.nodes.append(onnx.helper.make_node("Identity", [last], [name]))
+        shapes.append(info(name, ("batch", *value.shape), value.dtype))
+    inputs = [info(name, ("batch", *x.shape[1:]), x.dtype) for name, x in asked.items()]
+    made = onnx.helper.make_graph(
+        graph.nodes, "plant_policy", inputs, shapes, list(graph.constants.values())
+    )
+    model = onnx.helper.make_model(
+        made, opset_imports=[onnx.helper.make_opsetid("", opset)], producer_name="worldloom"
+    )
+    model.ir_version = 10  # what runtimes of that opset read
+    return model
+
+
+def _evaluate(
+    graph: Graph, jaxpr: Any, consts: Sequence[Any], args: Sequence[Value]
+) -> list[Value]:
+    known: dict[Any, Value] = {
+        var: np.asarray(x) for var, x in zip(jaxpr.constvars, consts, strict=True)
+    }
+    known |= dict(zip(jaxpr.invars, args, strict=True))
+
+    def read(x: Any) -> Value:
+        if isinstance(x, Literal):
+            return np.asarray(x.val, x.aval.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+        return known[x]
+
+    for step in jaxpr.eqns:
+        values = [read(x) for x in step.invars]
+        outs = [x.aval for x in step.outvars]
+        inner = step.params.get("jaxpr") or step.params.get("call_jaxpr")
+        if all(0 in x.shape for x in outs):
+            result = [np.zeros(x.shape, x.dtype) for x in outs]
+        elif step.primitive.name in CALLS:
+            result = _evaluate(graph, inner.jaxpr, inner.consts, values)
+        elif not any(isinstance(x, Row) for x in values):
+            result = _bind(step, values)
+        elif step.primitive.name == "scan":
+            result = _loop(graph, step.params, values)
+        elif step.primitive.name in MOVES:
+            result = _moved(graph, step, values)
+        else:
+            names = _computed(graph, step, values, outs[0])
+            result = [Row(names, outs[0].shape, outs[0].dtype)]
+        known |= dict(zip(step.outvars, result, strict=True))
+    return [read(x) for x in jaxpr.outvars]
+
+
+def _bind(step: Any, values: Sequence[Any]) -> list[np.ndarray]:
+    """What a step computes of numbers."""
+    result = step.primitive.bind(*map(jnp.asarray, values), **step.params)
+    return [np.asarray(x) for x in (result if step.primitive.multiple_results else [result])]
+
+
+def _moved(graph: Graph, step: Any, values: Sequence[Value]) -> list[Value]:
+    """A step that only moves numbers: found out by letting it move their places."""
+    name, moving = step.primitive.name, list(values)
+    if name in ("gather", "dynamic_slice"):  # the rest of these are indices
+        moving = moving[:1]
+        if any(isinstance(x, Row) for x in values[1:]):
+            return [_picked(graph, step, values)]
+    sizes = [x.size for x in moving]
+    ends = np.cumsum(sizes)
+    places = [
+        np.arange(end - size, end, dtype=np.int32).reshape(x.shape)
+        for x, size, end in zip(moving, sizes, ends, strict=True)
+    ]
+    if len(moving) == 1:
+        whole = moving[0].name  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        whole = graph.node("Concat", *(graph.spread(x) for x in moving if x.size), axis=1)
+    result = []
+    for order in _bind(step, [*places, *values[len(moving) :]]):
+        if order.size and (order.min() < 0 or order.max() >= ends[-1]):
+            raise ValueError(f"{name} reaches beyond its array")
+        kind = moving[0].dtype
+        result.append(Row(graph.take(whole, int(ends[-1]), order), order.shape, kind))
+    return result
+
+
+def _picked(graph: Graph, step: Any, values: Sequence[Value]) -> Value:
+    """`dynamic_slice` or `gather` at places that depend on the row: one of all that there are.
+
+    Every place that the first index can name is tried; the one that it does name is taken.
+    """
+    array, *places = values
+    rows = [x for x in places if isinstance(x, Row)]
+    if len(rows) != 1 or rows[0].size != 1:
+        raise ValueError(f"{step.primitive.name} with more than one place that is not known before")
+    most = max(array.shape, default=1)
+    options = []
+    for place in range(most):
+        tried = [np.full(x.shape, place, x.dtype) if isinstance(x, Row) else x for x in values[1:]]
+        (moved,) = (
+            _moved(graph, step, [array, *tried])
+            if isinstance(array, Row)
+            else _bind(step, [array, *tried])
+        )
+        options.append(moved)
+    low, high = (graph.constant(np.asarray([[x]], rows[0].dtype)) for x in (0, most - 1))
+    index = graph.node("Min", graph.node("Max", rows[0].name, low), high)
+    chosen = graph.operand(options[0])
+    for place, option in enumerate(options[1:], 1):
+        here = graph.node("Equal", index, graph.constant(np.asarray([[place]], rows[0].dtype)))
+        chosen = graph.node("Where", here, graph.operand(option), chosen)
+    return Row(chosen, options[0].shape, options[0].dtype)
+
+
+def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str:
+    """The name of what a step computes."""
+    name, params = step.primitive.name, step.params
+    if name in REDUCE:
+        return _reduced(graph, name, params["axes"], values[0], out)
+    if name == "dot_general":
+        return _product(graph, params["dimension_numbers"], values)
+    if name == "scatter-add":
+        return _scattered(graph, step, values)
+    x = [_spread_to(graph, value, out.shape) for value in values]
+    if name in ("not", "and", "or", "xor") and out.dtype != np.bool_:
+        return graph.node(f"Bitwise{SAME[name]}", *x)
+    if name in SAME:
+        return graph.node(SAME[name], *x)
+    match name:
+        case "ne":
+            return graph.node("Not", graph.node("Equal", *x))
+        case "select_n" if len(x) == 3:
+            which = x[0] if values[0].dtype == np.bool_ else graph.cast(x[0], np.bool_)
+            return graph.node("Where", which, x[2], x[1])
+        case "clamp":
+            return graph.node("Min", graph.node("Max", x[1], x[0]), x[2])
+        case "integer_pow":
+            return _power(graph, x[0], params["y"], out.dtype)
+        case "square":
+            return graph.node("Mul", x[0], x[0])
+        case "rsqrt":
+            return graph.node("Reciprocal", graph.node("Sqrt", x[0]))
+        case "rem":
+            return graph.node("Mod", *x, fmod=1)
+        case "is_finite":
+            return graph.node(
+                "Not", graph.node("Or", *(graph.node(f, x[0]) for f in ("IsNaN", "IsInf")))
+            )
+        case "convert_element_type":
+            return graph.cast(x[0], out.dtype)
+        case "log1p":
+            return graph.node(
+                "Log", graph.node("Add", x[0], graph.constant(np.ones((1, 1), out.dtype)))
+            )
+        case "stop_gradient" | "reduce_precision" | "optimization_barrier":
+            return x[0]
+    raise ValueError(f"ONNX has no counterpart for {name} here")
+
+
+def _spread_to(graph: Graph, value: Value, shape: tuple[int, ...]) -> str:
+    """An operand of an operation whose result has this shape: its axes of size 1 are repeated."""
+    if value.size == 1 or value.shape == shape:
+        return graph.operand(value)
+    if isinstance(value, Row):
+        places = np.arange(value.size).reshape(value.shape)
+        return graph.take(value.name, value.size, np.broadcast_to(places, shape))
+    return graph.operand(np.broadcast_to(value, shape))
+
+
+def _power(graph: Graph, x: str, y: int, dtype: Any) -> str:
+    result = None
+    for _ in range(abs(y)):
+        result = x if result is None else graph.node("Mul", result, x)
+    if result is None:
+        raise ValueError("a power of 0")
+    return result if y > 0 else graph.node("Div", graph.constant(np.ones((1, 1), dtype)), result)
+
+
+def _reduced(graph: Graph, name: str, axes: Sequence[int], value: Value, out: Any) -> str:
+    kept = [i for i in range(len(value.shape)) if i not in axes]
+    places = np.arange(value.size).reshape(value.shape).transpose(*kept, *axes)
+    line = graph.take(graph.operand(value), value.size, places)
+    many = math.prod(value.shape[i] for i in axes)
+    if value.dtype == np.bool_:
+        line = graph.cast(line, np.int32)
+    block = graph.reshaped(line, (value.size // many, many))
+    if name in ("argmin", "argmax"):
+        result = graph.node(REDUCE[name], block, axis=2, keepdims=0)
+    else:
+        axis = graph.constant(np.asarray([2], np.int64))
+        result = graph.node(REDUCE[name], block, axis, keepdims=0)
+    dtype = np.dtype(out.dtype)
+    same = dtype == value.dtype and dtype != np.bool_ and not name.startswith("arg")
+    return result if same else graph.cast(result, dtype)
+
+
+def _product(graph: Graph, dimensions: Any, values: Sequence[Value]) -> str:
+    """A matrix product by `Einsum`, with the batch in front of whatever depends on the row."""
+    (left, right), (left_batch, right_batch) = dimensions
+    letters = iter("abcdefghijklmnopqrstuvwxy")
+    one = [next(letters) for _ in values[0].shape]
+    other = [next(letters) for _ in values[1].shape]
+    for i, j in (*zip(left, right, strict=True), *zip(left_batch, right_batch, strict=True)):
+        other[j] = one[i]
+    shared = [one[i] for i in left_batch]
+    rest = [x for i, x in enumerate(one) if i not in (*left, *left_batch)]
+    rest += [x for j, x in enumerate(other) if j not in (*right, *right_batch)]
+    names, terms = [], []
+    for value, term in zip(values, (one, other), strict=True):
+        row = isinstance(value, Row)
+        names.append(graph.reshaped(value.name, value.shape) if row else graph.constant(value))
+        terms.append(("z" if row else "") + "".join(term))
+    kept = "".join(shared + rest)
+    sizes = dict(zip(one + other, (*values[0].shape, *values[1].shape), strict=True))
+    product = graph.node("Einsum", *names, equation=f"{terms[0]},{terms[1]}->z{kept}")
+    return graph.reshaped(product, (math.prod(sizes[x] for x in kept),))
+
+
+def _scattered(graph: Graph, step: Any, values: Sequence[Value]) -> str:
+    """`scatter-add` at places that are known: a matrix of ones says what is added to what."""
+    array, places, updates = values
+    if isinstance(places, Row):
+        raise ValueError("scatter-add at places that are not known before")
+    ones = np.eye(updates.size, dtype=np.float32).reshape(-1, *updates.shape)
+    empty = np.zeros(array.shape, np.float32)
+    matrix = np.stack([_bind(step, [empty, places, one])[0].reshape(-1) for one in ones])
+    added = graph.node("MatMul", graph.operand(updates), graph.constant(matrix))
+    return graph.node("Add", graph.operand(array), added)
+
+
+def _loop(graph: Graph, params: Any, values: Sequence[Value]) -> list[Value]:
+    """A `scan` as a `Loop`, in which everything that is carried on depends on the row."""
+    import onnx
+
+    constants, carried = params["num_consts"], params["num_carry"]
+    length, inner = params["length"], params["jaxpr"]
+    first, last = constants, constants + carried
+    body = graph.inner()
+    turn, going = body.new_name(), body.new_name()
+    kinds = [x.aval for x in inner.jaxpr.invars]
+    states = [Row(body.new_name(), x.shape, np.dtype(x.dtype)) for x in kinds[first:last]]
+    place = turn
+    if params["reverse"]:
+        place = body.node("Sub", body.constant(np.asarray(length - 1, np.int64)), turn)
+    slices = [_slice_of(body, x, place, length) for x in values[last:]]
+    out = _evaluate(body, inner.jaxpr, inner.consts, [*values[:first], *states, *slices])
+    names = []
+    for value in out:
+        names.append(body.new_name())
+        body.nodes.append(onnx.helper.make_node("Identity", [body.spread(value)], [names[-1]]))
+    goes_on = body.new_name()
+    body.nodes.append(onnx.helper.make_node("Identity", [going], [goes_on]))
+    inside = onnx.helper.make_graph(
+        body.nodes,
+        body.new_name(),
+        [
+            info(turn, (), np.int64),
+            info(going, (), np.bool_),
+            *(info(x.name, ("batch", x.size), x.dtype) for x in states),
+        ],
+        [
+            info(goes_on, (), np.bool_),
+            *(info(n, ("batch", x.size), x.dtype) for n, x in zip(names, out, strict=True)),
+        ],
+    )
+    results = [graph.new_name() for _ in out]
+    starts = [graph.spread(x) for x in values[first:last]]
+    times, always = graph.constant(np.asarray(length, np.int64)), graph.constant(np.asarray(True))
+    graph.nodes.append(
+        onnx.helper.make_node("Loop", [times, always, *starts], results, body=inside)
+    )
+    result: list[Value] = [
+        Row(name, x.shape, np.dtype(x.dtype))
+        for name, x in zip(results[:carried], out[:carried], strict=True)
+    ]
+    for name, x in zip(results[carried:], out[carried:], strict=True):  # (length, B, K)
+        line = graph.node("Transpose", name, perm=(1, 0, 2))
+        if params["reverse"]:
+            backwards = graph.constant(np.arange(length, dtype=np.int64)[::-1].copy())
+            line = graph.node("Gather", line, backwards, axis=1)
+        line = graph.reshaped(line, (length * x.size,))
+        result.append(Row(line, (length, *x.shape), np.dtype(x.dtype)))
+    return result
+
+
+def _slice_of(body: Graph, value: Value, place: str, length: int) -> Value:
+    """What a loop sees of an array (length, ...) in its turn."""
+    shape, size = value.shape[1:], math.prod(value.shape[1:])
+    if isinstance(value, Row):
+        block = body.reshaped(value.name, (length, size))
+        return Row(body.node("Gather", block, place, axis=1), shape, value.dtype)
+    line = body.node("Gather", body.constant(value.reshape(length, size)), place, axis=0)
+    line = body.reshaped(line, (size,))
+    wide = Row(line, shape, value.dtype)
+    # One row for all: (1, K), which everything that follows broadcasts, or spreads.
+    batch = body.constant(np.asarray([size], np.int64))
+    spread = body.node("Expand", wide.name, body.node("Concat", body.batch or "", batch, axis=0))
+    return wide._replace(name=spread)

@@ -1,0 +1,106 @@
+"""ONNX graphs in which every value that depends on the row is a tensor (B, K).
+
+Its K numbers stand in a line, whatever their shape is; what depends on no row is a constant.
+Operations then work along the batch by themselves, and reshaping is nothing at all.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Row(NamedTuple):
+    """A tensor (B, K) of the graph: in each row, an array of this shape and kind."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+Value = Row | np.ndarray
+
+
+class Graph:
+    """Nodes of a graph on their way into ONNX."""
+
+    def __init__(self, batch: str | None = None):
+        self.nodes: list[Any] = []
+        self.constants: dict[tuple[Any, ...], Any] = {}  # of the outermost graph
+        self.batch = batch  # a tensor (1,): how many rows there are
+        self._known: dict[tuple[Any, ...], str] = {}
+        self._count = [0]
+
+    def inner(self) -> "Graph":
+        """The body of a loop: it sees the names around it, and shares the constants."""
+        body = Graph(self.batch)
+        body.constants, body._count = self.constants, self._count
+        return body
+
+    def new_name(self) -> str:
+        self._count[0] += 1
+        return f"t{self._count[0]}"
+
+    def constant(self, value: Any) -> str:
+        """The name of a constant tensor."""
+        import onnx
+
+        value = np.asarray(value)
+        key = (value.shape, value.dtype.str, value.tobytes())
+        if key not in self.constants:
+            self.constants[key] = onnx.numpy_helper.from_array(value, self.new_name())
+        return self.constants[key].name
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """The output of a node; one that is there already is not made again."""
+        import onnx
+
+        key = (op, inputs, tuple(sorted(attributes.items())))
+        if key not in self._known:
+            name = self.new_name()
+            self.nodes.append(onnx.helper.make_node(op, list(inputs), [name], **attributes))
+            self._known[key] = name
+        return self._known[key]
+
+    # Values ----------------------------------------------------------------------------------
+
+    def operand(self, value: Value) -> str:
+        """A value for an operation that broadcasts."""
+        return value.name if isinstance(value, Row) else self.constant(value.reshape(1, -1))
+
+    def spread(self, value: Value) -> str:
+        """A value as (B, K), also where it is a constant."""
+        if isinstance(value, Row):
+            return value.name
+        size = self.constant(np.asarray([value.size], np.int64))
+        shape = self.node("Concat", self.batch or "", size, axis=0)
+        return self.node("Expand", self.operand(value), shape)
+
+    def cast(self, name: str, dtype: Any) -> str:
+        import onnx
+
+        return self.node("Cast", name, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def take(self, name: str, size: int, order: np.ndarray) -> str:
+        """The numbers of (B, size) in this order, a line of places; nothing where it is theirs."""
+        order = order.reshape(-1)
+        if np.array_equal(order, np.arange(size)):
+            return name
+        return self.node("Gather", name, self.constant(order.astype(np.int64)), axis=1)
+
+    def reshaped(self, name: str, shape: Sequence[int]) -> str:
+        """A tensor as (B, *shape)."""
+        return self.node("Reshape", name, self.constant(np.asarray([-1, *shape], np.int64)))
+
+
+def info(name: str, shape: Sequence[Any], dtype: Any) -> Any:
+    """What ONNX is told of an input or output; names in the shape are sizes that are not known."""
+    import onnx
+
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return onnx.helper.make_tensor_value_info(name, kind, list(shape))

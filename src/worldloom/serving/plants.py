@@ -1,0 +1,135 @@
+"""The plants that a server controls: each with a memory, a turn to wait for, and a rate limit."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom.safety.filter import ControlMemory, clear_override, reset_latch, with_override
+from worldloom.serving.artifact import Rows, as_dict
+from worldloom.serving.bundle import Bundle
+from worldloom.serving.records import memory_array
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server puts up with."""
+
+    deadline: float = 0.2  # seconds from a request to the emergency action
+    rate: float = 1000.0  # requests a second of one plant
+    burst: float = 100.0  # of them at once
+    plants: int = 10_000
+    waiting: int = 2_000  # requests at once
+
+
+class Refused(Exception):
+    """A request that is not carried out, as an HTTP status, one line, and when to try again."""
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None):
+        super().__init__(message)
+        self.status, self.message, self.retry_after = status, message, retry_after
+
+
+@dataclass
+class Bucket:
+    """Lets `rate` requests a second pass, and `burst` of them at once."""
+
+    rate: float
+    burst: float
+    left: float
+    at: float
+
+    def wait(self, now: float) -> float:
+        """Takes one, and gives 0; or the seconds until there is one to take."""
+        self.left = min(self.burst, self.left + (now - self.at) * self.rate)
+        self.at = now
+        if self.left < 1.0:
+            return (1.0 - self.left) / self.rate
+        self.left -= 1.0
+        return 0.0
+
+
+@dataclass(eq=False)
+class Plant:
+    """One controlled plant. Its memory changes only when the record of the change is written."""
+
+    name: str
+    memory: Rows
+    bucket: Bucket
+    # First come, first served: what concerns one plant happens in the order it arrived in.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Plants:
+    """Plants by their ids. One that is not known yet starts with the bundle's initial memory."""
+
+    def __init__(self, bundle: Bundle, most: int, rate: float, burst: float):
+        self._start = bundle.initial_memory()
+        self._most, self._rate, self._burst = most, rate, burst
+        self._known: dict[str, Plant] = {}
+        # Compiled now: an operator's first wish must not hold up another plant's emergency action.
+        wished = overridden(self._start, self._start["previous"])
+        restarted(bundle, overridden(wished, None), None)
+
+    def recover(self, latest: Mapping[str, bytes]) -> None:
+        """Takes over the memories that the last records of a log, by plant, leave behind."""
+        for name, line in latest.items():
+            self._known[name] = self._make(name, memory_array(json.loads(line)["after"]), 0.0)
+
+    def find(self, name: str, now: float) -> Plant:
+        """The plant with this id; Refused where it asks too often or is one too many."""
+        plant = self._known.get(name)
+        if plant is None:
+            if len(self._known) >= self._most:
+                raise Refused(
+                    429,
+                    f"plant {name}: {self._most} plants are controlled already; "
+                    "raise --plants or use an id that is known",
+                )
+            plant = self._known[name] = self._make(name, self._start, now)
+        wait = plant.bucket.wait(now)
+        if wait > 0.0:
+            raise Refused(429, f"plant {name} asks more than {self._rate:g} times a second", wait)
+        return plant
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def latched(self) -> int:
+        """How many plants are stopped."""
+        return sum(bool(plant.memory["latched"]) for plant in self._known.values())
+
+    def _make(self, name: str, memory: Rows, now: float) -> Plant:
+        return Plant(name, memory, Bucket(self._rate, self._burst, self._burst, now))
+
+
+def key_for(seed: str, plant: str, step: int) -> np.ndarray:
+    """Key data uint32 (2,) of one step of one plant, from a server's seed."""
+    digest = hashlib.sha256(f"{seed}/{plant}/{step}".encode()).digest()
+    return np.frombuffer(digest[:8], "<u4").astype(np.uint32)
+
+
+# Memories ----------------------------------------------------------------------------------------
+
+
+def overridden(memory: Rows, action: np.ndarray | None) -> Rows:
+    """A plant's memory with a human's action (m,), or without one (None)."""
+    before = ControlMemory(**memory)
+    if action is None:
+        return _arrays(clear_override(before))
+    return _arrays(with_override(before, jnp.asarray(action)))
+
+
+def restarted(bundle: Bundle, memory: Rows, previous: np.ndarray | None) -> Rows:
+    """A plant's memory with its stop lifted; or that of a start with actuators at previous (m,)."""
+    if previous is not None:
+        return bundle.initial_memory(previous)
+    return _arrays(reset_latch(ControlMemory(**memory)))
+
+
+def _arrays(memory: ControlMemory) -> Rows:
+    return {name: np.asarray(x) for name, x in as_dict(memory).items()}

@@ -1,0 +1,220 @@
+"""Runs an exported robot policy with numpy and nothing else: copy this file with its bundle.
+
+    policy = Policy.load("bundle")
+    policy.reset()
+    while True:  # 50 times a second
+        targets = policy.step(gyro, orientation_wxyz, joint_positions, joint_velocities, command)
+
+`python policy_runtime.py [bundle]` checks a bundle and says what is in it.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VERSION = 2  # of bundles that this file can read
+KIND = "worldloom robot policy"
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0)))
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * 0.5 * (1.0 + np.tanh(0.5 * x))  # x times the logistic function, without overflow
+
+
+ACTIVATIONS = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "elu": _elu,
+    "silu": _silu,
+}
+
+
+class Policy:
+    """A policy for one robot. It remembers its last action and the phase of its gait.
+
+    `joints` names the joints in the order of all arrays; `manifest` is the bundle's manifest.
+    """
+
+    def __init__(self, manifest: dict[str, Any], arrays: dict[str, np.ndarray]):
+        self.manifest = manifest
+        self.joints: tuple[str, ...] = tuple(manifest["joints"])
+        self.seconds: float = manifest["control"]["seconds"]  # between two calls of `step`
+        action = manifest["action"]
+        self._home, self._scale, self._lower, self._upper = (
+            np.asarray(action[name], np.float32) for name in ("home", "scale", "lower", "upper")
+        )
+        self._scales = {part["name"]: np.float32(part["scale"]) for part in manifest["observation"]}
+        self._stride = np.float32(self.seconds / manifest["gait"]["period"])  # cycles in a step
+        network = manifest["network"]
+        self._activation = ACTIVATIONS[network["activation"]]
+        count = len(network["layers"]) - 1
+        self._layers = [
+            (arrays[f"kernel_{i}"].astype(np.float64), arrays[f"bias_{i}"].astype(np.float64))
+            for i in range(count)
+        ]
+        self._squash = network["squash"]
+        self._limit = network["observation_limit"]  # None: observations are taken as they come
+        if self._limit is not None:
+            self._mean = arrays["mean"].astype(np.float64)
+            self._gain = 1.0 / np.sqrt(arrays["var"].astype(np.float64) + network["epsilon"])
+        self.reset()
+
+    @classmethod
+    def load(cls, folder: str | Path = ".") -> "Policy":
+        """The policy of a bundle, after checking that every file is as it was exported."""
+        manifest = read_manifest(folder)
+        with np.load(Path(folder) / "policy.npz") as file:
+            arrays = {name: file[name] for name in file.files}
+        layers = manifest["network"]["layers"]
+        for i, shape in enumerate(pairwise(layers)):
+            stored = arrays[f"kernel_{i}"].shape if f"kernel_{i}" in arrays else "no"
+            if stored != shape:
+                raise ValueError(
+                    f"policy.npz: layer {i} has {stored} weights, the manifest says {shape}; "
+                    "export the policy again"
+                )
+        return cls(manifest, arrays)
+
+    def reset(self, phase: float = 0.0) -> None:
+        """Forgets everything: call it before a robot starts. `phase` of the gait, 0 to 1."""
+        self.phase = np.float32(phase)
+        self.action = np.zeros(len(self.joints), np.float32)
+
+    def step(
+        self,
+        gyro: Any,
+        orientation_wxyz: Any,
+        joint_positions: Any,
+        joint_velocities: Any,
+        command: float = 0.0,
+    ) -> np.ndarray:
+        """Targets (n,) rad for the servos, from what the sensors say now.
+
+        gyro (3,) rad/s in the frame of the base; orientation_wxyz (4,) of the base in the world, a
+        unit quaternion with w first; joint_positions (n,) rad and joint_velocities (n,) rad/s;
+        command: the forward speed that is wanted, m/s, 0 to stand. Readings that are not finite or
+        of the wrong size are a ValueError, and nothing is remembered of them.
+        """
+        obs = self.observe(gyro, orientation_wxyz, joint_positions, joint_velocities, command)
+        self.action = np.clip(np.nan_to_num(self.forward(obs)), -1.0, 1.0)
+        if command > 0.0:
+            later = self.phase + self._stride
+            self.phase = later - np.floor(later)
+        return np.clip(self._home + self._scale * self.action, self._lower, self._upper)
+
+    def observe(
+        self,
+        gyro: Any,
+        orientation_wxyz: Any,
+        joint_positions: Any,
+        joint_velocities: Any,
+        command: float,
+    ) -> np.ndarray:
+        """What the network sees, float32, in the order of the manifest."""
+        n = len(self.joints)
+        quaternion = _reading("orientation_wxyz", orientation_wxyz, 4)
+        length = float(np.linalg.norm(quaternion))
+        if abs(length - 1.0) > 0.05:
+            raise ValueError(
+                f"orientation_wxyz has length {length:.3g}; a unit quaternion is needed"
+            )
+        walking = command > 0.0
+        angle = np.float32(2.0 * math.pi) * self.phase
+        parts = {
+            "gravity": _down(quaternion),
+            "turning": _reading("gyro", gyro, 3),
+            "joints": _reading("joint_positions", joint_positions, n) - self._home,
+            "joint_speeds": _reading("joint_velocities", joint_velocities, n),
+            "last_action": self.action,
+            "command": _reading("command", [command], 1),
+            "clock": np.array([np.sin(angle), np.cos(angle)], np.float32) * np.float32(walking),
+        }
+        names = [part["name"] for part in self.manifest["observation"]]
+        return np.concatenate([parts[name] * self._scales[name] for name in names])
+
+    def forward(self, obs: np.ndarray) -> np.ndarray:
+        """The network's output (n,) for an observation, float32; not yet clipped."""
+        x = obs.astype(np.float64)
+        if self._limit is not None:
+            x = np.clip((x - self._mean) * self._gain, -self._limit, self._limit)
+        for kernel, bias in self._layers[:-1]:
+            x = self._activation(x @ kernel + bias)
+        kernel, bias = self._layers[-1]
+        x = x @ kernel + bias
+        return (np.tanh(x) if self._squash else x).astype(np.float32)
+
+
+def _reading(name: str, value: Any, size: int) -> np.ndarray:
+    numbers = np.asarray(value, np.float32)
+    if numbers.shape != (size,):
+        raise ValueError(f"{name} has shape {numbers.shape}; {size} numbers are needed")
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name} is not finite: {numbers.tolist()}")
+    return numbers
+
+
+def _down(quaternion: np.ndarray) -> np.ndarray:
+    """The direction of gravity, seen from a base that is turned by `quaternion`."""
+    down = np.array([0.0, 0.0, -1.0], np.float32)
+    axis = -quaternion[1:]
+    across = np.float32(2.0) * np.cross(axis, down)
+    return down + quaternion[0] * across + np.cross(axis, across)
+
+
+# Bundles ---------------------------------------------------------------------------------------
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a bundle whose files are all there and as they were exported."""
+    folder = Path(folder)
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); export the policy again") from error
+    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
+        raise ValueError(f"{path} is not the manifest of a {KIND}")
+    if manifest.get("version") != VERSION:
+        raise ValueError(
+            f"{path} is of version {manifest.get('version')}, this runtime reads {VERSION}; "
+            "use the policy_runtime.py that came with the bundle"
+        )
+    for name, expected in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{folder}: {name} is missing; copy the whole bundle")
+        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            raise ValueError(
+                f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
+                "manifest's); copy the bundle again"
+            )
+    known = {"gravity", "turning", "joints", "joint_speeds", "last_action", "command", "clock"}
+    strange = [part["name"] for part in manifest["observation"] if part["name"] not in known]
+    if strange or manifest["network"]["activation"] not in ACTIVATIONS:
+        what = strange or manifest["network"]["activation"]
+        raise ValueError(f"{path} asks for {what}, which this runtime does not know")
+    return manifest
+
+
+def main() -> None:
+    policy = Policy.load(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent)
+    about = policy.manifest
+    print(f"{about['robot']}, task {about['task']}, exported by worldloom {about['worldloom']}")
+    print(f"{1.0 / policy.seconds:.0f} steps a second, quaternions {about['quaternion']['order']}")
+    for name, low, high in zip(policy.joints, policy._lower, policy._upper, strict=True):
+        print(f"  {name:24} {low:+.2f} to {high:+.2f} rad")
+
+
+if __name__ == "__main__":
+    main()

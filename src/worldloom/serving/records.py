@@ -1,0 +1,137 @@
+"""Records of an audit log: one JSON object a line, each with the hash of the one before.
+
+    {"seq": 17, "until": 18, "prev": "<hash of 16>", "kind": "act", ..., "hash": "<sha256>"}
+
+Records that were written together end at number `until`, so that a torn group shows. A record's
+hash is the sha256 of its line without `,"hash":"..."}`: it can be checked without a parser. Kinds:
+
+    start      a server begins: the policy's digest, batch sizes, versions, signals with units
+    act        the filter answered: plant, observation, memory before and after, key, batch, actions
+    unused     a row that was computed with others but had been answered by an emergency action
+    emergency  the action that the memory held ready was answered: out of time, or a failure
+    override   somebody set or cleared an override
+    reset      somebody lifted a latched stop, or said where the actuators are
+    stop       a server ended in good order
+
+Arrays are lists of numbers that give the same float32 when they are read; what is not finite is
+"nan", "inf" or "-inf".
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FIRST = "0" * 64  # stands for the hash of the record before the first
+MOVES = ("act", "emergency", "override", "reset")  # kinds that change a plant's memory
+PLANT = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # a plant's id: never in need of escapes
+
+DTYPES = {
+    "previous": np.float32,
+    "fallback": np.float32,
+    "override": np.float32,
+    "overriding": np.bool_,
+    "emergencies": np.int32,
+    "latched": np.bool_,
+    "step": np.int32,
+}
+
+_HEAD = re.compile(
+    rb'\{"seq":(\d+),"until":(\d+),"prev":"([0-9a-f]{64})","kind":"([a-z]+)"'
+    rb'(?:,"plant":"(' + PLANT.encode() + rb')")?'
+)
+_TAIL = re.compile(rb',"hash":"([0-9a-f]{64})"\}\n')
+_TAIL_SIZE = len(b',"hash":""}\n') + 64
+
+
+class Line(NamedTuple):
+    """What a record's line says about itself."""
+
+    seq: int
+    until: int
+    prev: str
+    kind: str
+    plant: str | None
+    hash: str
+
+
+def encode(
+    seq: int, until: int, prev: str, kind: str, content: Mapping[str, Any]
+) -> tuple[bytes, str]:
+    """A record as a line, and its hash. A plant's id must come first in the content."""
+    whole = {"seq": seq, "until": until, "prev": prev, "kind": kind, **content}
+    body = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()[:-1]
+    digest = hashlib.sha256(body).hexdigest()
+    return body + b',"hash":"' + digest.encode() + b'"}\n', digest
+
+
+def check_line(line: bytes) -> Line | None:
+    """What a whole line says, if its hash is that of its content; else None."""
+    head = _HEAD.match(line)
+    tail = _TAIL.fullmatch(line, max(len(line) - _TAIL_SIZE, 0))
+    if head is None or tail is None:
+        return None
+    digest = tail[1].decode()
+    if hashlib.sha256(line[:-_TAIL_SIZE]).hexdigest() != digest:
+        return None
+    plant = None if head[5] is None else head[5].decode()
+    return Line(int(head[1]), int(head[2]), head[3].decode(), head[4].decode(), plant, digest)
+
+
+def numbers(array: Any) -> Any:
+    """An array as numbers and lists that JSON can hold, which `array` turns into the same bits."""
+    array = np.asarray(array)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return _named(array.tolist())
+    return array.tolist()
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_named(x) for x in value]
+    if value != value:
+        return "nan"
+    return value if abs(value) != float("inf") else ("inf" if value > 0 else "-inf")
+
+
+def array(value: Any, dtype: Any = np.float32) -> np.ndarray:
+    """The array that `numbers` wrote; a ValueError where it is none."""
+    try:
+        if np.dtype(dtype).kind == "f":
+            return np.asarray(value, np.float64).astype(dtype)
+        return np.asarray(value, dtype)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"{value!r} is not an array of numbers: {error}") from None
+
+
+def memory_numbers(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """A memory, of one plant, as JSON can hold it."""
+    return {name: numbers(memory[name]) for name in DTYPES}
+
+
+def memory_array(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory that `memory_numbers` wrote."""
+    return {name: array(content[name], dtype) for name, dtype in DTYPES.items()}
+
+
+def same_bits(actual: Any, expected: Any) -> bool:
+    """Whether two arrays are the same bit by bit; one NaN is as good as another."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    if actual.dtype != np.float32:
+        return bool(np.array_equal(actual, expected))
+    equal = actual.view(np.uint32) == expected.view(np.uint32)
+    return bool((equal | (np.isnan(actual) & np.isnan(expected))).all())
+
+
+def rows_of(tree: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The first `count` rows of arrays in nested dicts, each as JSON can hold it."""
+    columns = {
+        name: rows_of(x, count) if isinstance(x, Mapping) else numbers(x[:count])
+        for name, x in tree.items()
+    }
+    return [{name: column[i] for name, column in columns.items()} for i in range(count)]

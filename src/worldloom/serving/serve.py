@@ -1,0 +1,151 @@
+"""A server from a bundle: everything is checked and compiled before it listens."""
+
+import gc
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worldloom.core.checks import check_fields
+from worldloom.serving.bundle import Bundle, load_bundle
+from worldloom.serving.controller import Controller, Limits
+from worldloom.serving.gate import GateRules, is_loopback
+from worldloom.serving.journal import Fsync, Journal
+
+SWITCH_SECONDS = 0.0005  # how long one thread may keep the others from running
+DRAIN_SECONDS = 10  # for answers that are under way when the server is told to stop
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """What `run_server` serves, where, and to whom."""
+
+    bundle: Path
+    log: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str | None = None  # None: anybody on this machine may ask
+    fsync: Fsync = "batch"
+    body_bytes: int = 64 * 1024
+    limits: Limits = field(default_factory=Limits)
+
+
+def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or Ctrl-C, then answers what was asked and returns.
+
+    ready: told the address when requests are about to be answered.
+    """
+    uvicorn = _uvicorn()
+    check(config)
+    bundle = load_bundle(config.bundle)
+    bundle.warm()
+    listener = listen(config.host, config.port)
+    try:
+        journal = Journal(config.log, config.fsync)
+        try:
+            same_policy(journal, bundle)
+            _serve(uvicorn, config, Controller(bundle, journal, config.limits), listener, ready)
+        finally:
+            journal.close()
+    finally:
+        listener.close()
+
+
+def check(config: ServeConfig) -> None:
+    """A ValueError where the server would be open to anybody or could do nothing."""
+    if config.token is None and not is_loopback(config.host):
+        raise ValueError(
+            f"--no-token: {config.host} can be reached from other machines; give a token, or serve "
+            "on 127.0.0.1"
+        )
+    if config.token is not None and len(config.token) < 16:
+        raise ValueError(f"the token has {len(config.token)} characters; use at least 16")
+    check_fields("serve", config, at_least={"body_bytes": 1})
+    least = {"burst": 1, "plants": 1, "waiting": 1}
+    check_fields("serve", config.limits, at_least=least, positive=("deadline", "rate"))
+
+
+def same_policy(journal: Journal, bundle: Bundle) -> None:
+    """A ValueError where a log's memories are those of another policy."""
+    if journal.recovered.start is None:
+        return
+    policy = json.loads(journal.recovered.start)["policy"]
+    if policy != bundle.digest:
+        raise ValueError(
+            f"{journal.path} is the log of policy {policy[:12]}, {bundle.folder} holds "
+            f"{bundle.digest[:12]}; name another log with --log"
+        )
+
+
+def _serve(
+    uvicorn: Any,
+    config: ServeConfig,
+    controller: Controller,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+) -> None:
+    from worldloom.serving.server_app import make_app
+
+    host, port = listener.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    rules = GateRules(config.token, config.body_bytes)
+    app = make_app(controller, rules, lambda: ready(address))
+    settings = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        lifespan="on",
+        ws="none",
+    )
+    server = uvicorn.Server(settings)
+    # What was loaded stays; looking through it again and again would only cost answers time.
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # uvicorn raises the signal that ended it once more, for those who were there before.
+    former = [(s, signal.signal(s, _noted)) for s in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        server.run(sockets=[listener])
+    finally:
+        for number, handler in former:
+            signal.signal(number, handler)
+    if not server.started:
+        raise ValueError("the server could not start; see above")
+
+
+def _noted(*_: object) -> None:
+    """The end was in good order: there is nothing more to do about a signal."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at an address; a ValueError where that cannot be had."""
+    listener = None
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except (OSError, OverflowError) as error:
+        if listener is not None:
+            listener.close()
+        raise ValueError(f"{host}:{port} cannot be listened on: {error}") from None
+    return listener
+
+
+def _uvicorn() -> Any:
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise ValueError(
+            f"serving needs {error.name}, which is not installed; pip install 'worldloom[serve]'"
+        ) from None
+    return uvicorn

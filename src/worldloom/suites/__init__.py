@@ -1,0 +1,184 @@
+"""The suites, and worlds by name: which suite a world belongs to, and how it is made.
+
+Nothing here imports jax: a suite's descriptor is light, and what it names is imported on use.
+"""
+
+import functools
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worldloom.core.lazy import resolve
+from worldloom.core.names import suggest
+from worldloom.training.suite import Suite, World
+
+if TYPE_CHECKING:
+    from worldloom.core.protocols import PureEnv
+
+SUITES = ("grid", "arc", "robot", "plant", "plain")
+# Worlds of others, by what stands before the colon: gymnax:CartPole-v1, brax:ant.
+PREFIXES = {
+    "gymnax": "worldloom.adapters.gymnax:make",
+    "brax": "worldloom.adapters.brax_worlds:make",
+}
+
+
+@dataclass(frozen=True)
+class _Registered:
+    world: World
+    suite: str | None
+
+
+_REGISTERED: dict[str, _Registered] = {}
+
+
+def suite(name: str) -> Suite:
+    """A suite by its own name."""
+    if name not in SUITES:
+        raise ValueError(f"there is no suite {name!r}; {suggest(name, SUITES)}")
+    return resolve(f"worldloom.suites.{name}.suite:SUITE")
+
+
+def names(of: str | None = None) -> dict[str, str]:
+    """Every known world with its one-line description, or those of one suite."""
+    chosen = SUITES if of is None else (of,)
+    known = {n: w.description for s in chosen for n, w in suite(s).worlds.items()}
+    own = {n: r.world.description for n, r in _REGISTERED.items() if of in (None, r.suite)}
+    return known | own
+
+
+def register(
+    name: str,
+    make: "Callable[..., PureEnv]",
+    description: str = "",
+    suite: str | None = None,
+) -> None:
+    """Makes a world of yours known by name to `make`, `train` and the command line.
+
+    suite: "plant" for a plant, "robot" for a robot, "grid" for a gridworld; None decides by what
+    the world is: turn-based worlds are grids, others plain worlds of one agent.
+    """
+    if suite is not None and suite not in SUITES:
+        raise ValueError(f"register: there is no suite {suite!r}; {suggest(suite, SUITES)}")
+    if name in names():
+        raise ValueError(f"register: there is already a world named {name!r}; choose another name")
+    _REGISTERED[name] = _Registered(World(make, description), suite)
+
+
+def suite_of(env: str, **options: Any) -> Suite:
+    """The suite that trains a world: given by name, by YAML file, or as PATH.py:FUNCTION."""
+    for name in SUITES:
+        if env in suite(name).worlds:
+            return suite(name)
+    if env in _REGISTERED and _REGISTERED[env].suite is not None:
+        return suite(str(_REGISTERED[env].suite))
+    if _is_yaml(env):
+        return suite("grid")
+    if env.partition(":")[0] in PREFIXES:
+        return suite("plain")
+    made = make(env, **options)
+    own = getattr(made.base, "suite", None)  # a plant says that it is one
+    return suite(own or ("grid" if made.turn_based else "plain"))
+
+
+def maker(name: str) -> "Callable[..., PureEnv]":
+    """The function that makes a world.
+
+    A name that ends in .yaml is a file's path; PATH.py:FUNCTION is a function in a file of yours;
+    gymnax:NAME and brax:NAME are worlds of those packages.
+    """
+    if name in _REGISTERED:
+        return _resolved(_REGISTERED[name].world)
+    if _is_yaml(name):
+        return functools.partial(resolve("worldloom.suites.grid.definition:load"), name)
+    file = re.fullmatch(r"(.+\.py)(?::(\w+))?", name)
+    if file:
+        return from_file(Path(file[1]), file[2] or "make")
+    prefix, _, rest = name.partition(":")
+    if prefix in PREFIXES:
+        return functools.partial(resolve(PREFIXES[prefix]), rest)
+    for each in SUITES:
+        if name in suite(each).worlds:
+            return _resolved(suite(each).worlds[name])
+    raise ValueError(f"there is no world {name!r}; {suggest(name, list(names()))}")
+
+
+def _resolved(world: World) -> "Callable[..., PureEnv]":
+    return resolve(world.make) if isinstance(world.make, str) else world.make
+
+
+def _is_yaml(name: str) -> bool:
+    return name.lower().endswith((".yaml", ".yml"))
+
+
+def from_file(path: Path, name: str) -> Any:
+    """What a Python file of the user's defines under a name."""
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; write PATH.py:FUNCTION for a world of your own")
+    module = _load(path.resolve(), path.stat().st_mtime_ns)
+    if not hasattr(module, name):
+        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ValueError(f"{path} has no function {name!r}; {suggest(name, public)}")
+    return getattr(module, name)
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: Path, changed: int) -> Any:
+    """A file as a module, once for as long as it stays the same."""
+    label = f"worldloom_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(label, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[label] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make(name: str, **options: Any) -> "PureEnv":
+    """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``."""
+    from worldloom.core.transforms import as_pure
+
+    function = maker(name)
+    known = _parameters(function)
+    for option in options:
+        if known is not None and option not in known:
+            raise ValueError(f"{name} has no option {option!r}; {suggest(option, sorted(known))}")
+    needed = [n for n, p in (known or {}).items() if p.default is p.empty and n not in options]
+    if needed:
+        raise ValueError(f"{name} needs the option {needed[0]!r}; give it as world.{needed[0]}")
+    made = function(**options)
+    if not hasattr(made, "spec"):
+        raise ValueError(f"{name} made a {type(made).__name__}, which is no world: it has no spec")
+    return as_pure(made)
+
+
+def world_parameters(name: str) -> "dict[str, inspect.Parameter] | None":
+    """Options of a world by name, with defaults and types; None where only its maker knows."""
+    return _parameters(maker(name))
+
+
+def option_names(function: Callable[..., Any]) -> set[str] | None:
+    """Keyword options of a maker; None if it takes **options, of which only itself knows."""
+    known = _parameters(function)
+    return None if known is None else set(known)
+
+
+def _parameters(function: Callable[..., Any]) -> "dict[str, inspect.Parameter] | None":
+    known = dict(inspect.signature(function).parameters)
+    named = {n: p for n, p in known.items() if p.kind is not p.VAR_KEYWORD}
+    if named == known:
+        return known
+    # Our own makers hand their **rules to the function `world` beside them, which names them.
+    inner = function.func if isinstance(function, functools.partial) else function
+    rules = getattr(inspect.getmodule(inner), "world", None)
+    if rules is None or not inner.__module__.startswith("worldloom."):
+        return None
+    beside = dict(inspect.signature(rules).parameters)
+    if any(p.kind is p.VAR_KEYWORD for p in beside.values()):
+        return None
+    return beside | named

@@ -1,0 +1,362 @@
+"""`worldloom arc ...`: tasks in lists, pictures and a page to play on; scores and submissions."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from worldloom.core.names import suggest
+
+if TYPE_CHECKING:
+    from worldloom.suites.arc.tasks import Task
+
+COMMANDS = {
+    "tasks": "list the tasks of a set, with statistics",
+    "show": "draw a task in the terminal, or write it as SVG or PNG",
+    "play": "solve a task by hand, on a page of this machine",
+    "scores": "score a run again, task by task",
+    "submit": "write what a run answers to the test inputs, as ARC's competitions take it",
+}
+DEFAULT_SET = "arc-agi-1"
+
+
+def command(argv: Sequence[str]) -> int:
+    """Hands the rest of the line to the command that it names; returns its exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: worldloom arc COMMAND [options]      (worldloom arc COMMAND --help)\n")
+        print("\n".join(f"  {name:<8}{text}" for name, text in COMMANDS.items()))
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise ValueError(f"there is no command {name!r}; {suggest(name, list(COMMANDS))}")
+    run: Callable[[list[str]], int] = globals()[f"_{name}"]
+    return run(rest)
+
+
+def _parse(kind: Any, argv: Sequence[str], name: str) -> Any:
+    from worldloom.training.arguments import parse
+
+    return parse(kind, argv, f"worldloom arc {name}", COMMANDS[name])
+
+
+def find_task(name: str, task_set: str | None = None, split: str | None = None) -> "Task":
+    """A task by its id, by SET/ID, or by its file; the beginning of one id is enough.
+
+    Without a set it is looked for among the examples, then in ARC-AGI-1.
+    """
+    from worldloom.suites.arc.sources import TASK_SETS, canonical_name, load
+
+    prefix, slash, rest = name.partition("/")
+    if task_set is None and slash and canonical_name(prefix) in TASK_SETS:
+        task_set, name = prefix, rest
+    if task_set is None:
+        if name.endswith(".json"):
+            return load(Path(name)).tasks[0]
+        if name in load("examples").ids:
+            task_set = "examples"
+    task_set = task_set or DEFAULT_SET
+    try:
+        return load(task_set, split=split, tasks=[name]).tasks[0]
+    except ValueError:
+        everything = load(task_set, split=split or "all")
+        begin = [task_id for task_id in everything.ids if name and task_id.startswith(name)]
+        if len(begin) != 1:
+            raise
+        return everything[begin[0]]
+
+
+def describe(task: "Task") -> dict[str, Any]:
+    """What a task is like, in numbers; cells are counted where the size is kept."""
+    import numpy as np
+
+    from worldloom.suites.arc.taskset import mean_edits
+
+    grids = [grid for pair in task.pairs for grid in (pair.input, pair.output)]
+    changed = mean_edits(task)
+    return {
+        "task": task.name,
+        "demonstrations": len(task.demos),
+        "tests": len(task.tests),
+        "largest_input": [max(p.input.shape[axis] for p in task.pairs) for axis in (0, 1)],
+        "largest_output": [max(p.output.shape[axis] for p in task.pairs) for axis in (0, 1)],
+        "changed_cells": None if np.isinf(changed) else changed,
+        "colors": len(np.unique(np.concatenate([grid.ravel() for grid in grids]))),
+    }
+
+
+# tasks -----------------------------------------------------------------------------------------
+
+
+def _tasks(argv: list[str]) -> int:
+    @dataclass
+    class Tasks:
+        set: str = "examples"
+        """examples, arc-agi-1, arc-agi-2, mini-arc, concept-arc, or a folder of task files."""
+        split: str | None = None
+        """training, evaluation or all."""
+        subset: str | None = None
+        """A named subset, such as same-size-5-edits."""
+        max_size: int | None = None
+        """Leave out tasks with a grid that is higher or wider."""
+        limit: int | None = None
+        """List no more tasks than this; the statistics are of all."""
+        json: bool = False
+        """Print JSON instead of a table."""
+
+    args = _parse(Tasks, argv, "tasks")
+    from worldloom.suites.arc.sources import load
+
+    if args.limit is not None and args.limit < 0:
+        raise ValueError(f"--limit {args.limit}: it must be 0 or more")
+    tasks = load(args.set, split=args.split, subset=args.subset, max_size=args.max_size)
+    statistics = tasks.statistics()
+    rows = [describe(task) for task in tasks.tasks[: args.limit]]
+    if args.json:
+        _print_json(
+            {"set": tasks.name, "split": tasks.split, "tasks": rows}
+            | {"statistics": asdict(statistics)}
+        )
+        return 0
+    from worldloom.training.console import facts
+
+    _table(f"{tasks.name} ({tasks.split})", rows)
+    changed = statistics.changed_cells
+    facts(
+        f"all {statistics.tasks} tasks",
+        {
+            "pairs": f"{statistics.demonstrations} demonstrations, {statistics.tests} tests",
+            "largest grid": _by(statistics.largest),
+            "size kept": f"{statistics.same_size:.0%} of pairs"
+            + ("" if changed is None else f", which change {changed:.1f} cells on average"),
+            "size grows": f"{statistics.growing:.0%} of pairs",
+            "draw one": f"worldloom arc show TASK --set {args.set}",
+        },
+    )
+    return 0
+
+
+def _table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Tasks in lines. Their ids stay whole, however narrow the terminal: they are to be typed."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = Table(title=title, title_justify="left", header_style="bold")
+    out.add_column("task", overflow="fold")
+    for name in ("demos", "tests", "inputs", "outputs", "changed", "colours"):
+        out.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        changed = row["changed_cells"]
+        out.add_row(
+            escape(row["task"]),
+            str(row["demonstrations"]),
+            str(row["tests"]),
+            f"to {_by(row['largest_input'])}",
+            f"to {_by(row['largest_output'])}",
+            "resized" if changed is None else f"{changed:.1f}",
+            str(row["colors"]),
+        )
+    Console().print(out)
+
+
+def _by(size: Sequence[int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+# show ------------------------------------------------------------------------------------------
+
+
+def _show(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Show:
+        task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+        """A task's id, SET/ID such as examples/fall, or a JSON file."""
+        set: str | None = None
+        """Where to look; by default among the examples and in arc-agi-1."""
+        split: str | None = None
+        """training, evaluation or all (the default)."""
+        out: Path | None = None
+        """Write the picture here instead: a file that ends in .svg or .png."""
+        answers: bool = True
+        """Show the outputs of the test pairs too."""
+        json: bool = False
+        """Print the task as JSON, in ARC's own structure."""
+
+    args = _parse(Show, argv, "show")
+    if args.out is not None and args.out.suffix.lower() not in (".svg", ".png"):
+        raise ValueError(f"--out {args.out}: the name must end in .svg or .png")
+    task = find_task(args.task, args.set, args.split)
+    if args.out is not None:
+        _write_picture(task, args.out, args.answers)
+    if args.json:
+        content = describe(task) | task.to_json(args.answers)
+        _print_json(content | {"file": args.out and str(args.out)})
+    elif args.out is not None:
+        print(f"written to {args.out}")
+    else:
+        from rich.console import Console
+
+        from worldloom.suites.arc.terminal import task_text
+
+        console = Console()
+        color = console.color_system is not None and not console.no_color
+        picture = task_text(task, color=color, width=console.width, answers=args.answers)
+        console.print(picture, soft_wrap=True)
+    return 0
+
+
+def _write_picture(task: "Task", path: Path, answers: bool) -> None:
+    from worldloom.report import page
+    from worldloom.suites.arc import draw as arc
+
+    if path.suffix.lower() == ".svg":
+        page.write(path, arc.task_svg(task, answers=answers))
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arc.task_png(task, answers=answers).save(path)
+
+
+# play ------------------------------------------------------------------------------------------
+
+
+def _play(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Play:
+        task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+        """A task's id, SET/ID such as examples/fall, or a JSON file."""
+        set: str | None = None
+        """Where to look; by default among the examples and in arc-agi-1."""
+        split: str | None = None
+        """training, evaluation or all (the default)."""
+        out: Path = Path("plays")
+        """Folder for the episodes that are saved as training data."""
+        port: int = 0
+        """Port of the page on this machine; 0 takes one that is free."""
+        trials: int = 3
+        """Submissions allowed; -1 for any number."""
+        max_steps: int = 1000
+        """Steps allowed."""
+        extended: bool = True
+        """Offer the six extended operations too."""
+        open: bool = True
+        """Open the page in a browser (never where the output is no terminal)."""
+        json: bool = False
+        """Print the page's address as JSON."""
+
+    args = _parse(Play, argv, "play")
+    task = find_task(args.task, args.set, args.split)
+    from worldloom.suites.arc.game import Game
+    from worldloom.suites.arc.play import PlayServer
+    from worldloom.training.machine import use_compilation_cache
+
+    use_compilation_cache()
+    game = Game(
+        task, args.out, extended=args.extended, trials=args.trials, max_steps=args.max_steps
+    )
+    with PlayServer(game, args.port) as server:
+        game.warm_up()
+        if args.json:
+            _print_json({"url": server.url, "task": task.name, "folder": str(args.out)})
+        else:
+            print(f"{task.name} is at {server.url}      (Ctrl-C ends)", flush=True)
+        if args.open and sys.stdout.isatty():
+            import webbrowser
+
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            left = f"; {game.unsaved} steps were not saved" if game.unsaved else ""
+            print(f"\nended{left}", file=sys.stderr)
+    return 0
+
+
+# scores, submit --------------------------------------------------------------------------------
+
+
+def _load(folder: Path) -> Any:
+    """A trained run on ARC."""
+    import worldloom
+    from worldloom.training.run import read_header
+
+    suite = read_header(folder)["suite"]
+    if suite != "arc":
+        raise ValueError(f"{folder} is a run of the {suite} suite; name one on arc")
+    return worldloom.load(folder)
+
+
+def _scores(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Scores:
+        run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+        """The folder of a run on arc."""
+        attempts: int | None = None
+        """Sampled attempts at every pair, for pass@k; by default as many as in training."""
+        seed: int = 0
+        json: bool = False
+        """Print JSON instead of a table."""
+
+    args = _parse(Scores, argv, "scores")
+    import jax
+
+    from worldloom.core.checks import check_seed
+
+    check_seed(args.seed)
+    run = _load(args.run)
+    result = run.evaluator(run.agents, jax.random.key(args.seed), args.attempts)
+    rows = result.table()
+    if args.json:
+        from worldloom.core.files import plain
+
+        summary = {"run": str(args.run), "steps": run.steps} | result.to_dict()
+        _print_json(plain(summary | {"tasks": rows}))
+        return 0
+    from worldloom.training.console import facts, table
+
+    table("tasks", list(rows[0]), [["" if v is None else v for v in row.values()] for row in rows])
+    facts(f"{args.run}, step {run.steps:,}", result.lines())
+    return 0
+
+
+def _submit(argv: list[str]) -> int:
+    import tyro
+
+    @dataclass
+    class Submit:
+        run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+        """The folder of a run on arc."""
+        out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.json")]
+        """The file to write; one that exists stays."""
+        seed: int = 0
+        json: bool = False
+        """Print the file's name as JSON."""
+
+    args = _parse(Submit, argv, "submit")
+    if args.out.exists():
+        raise ValueError(f"{args.out} exists, and is not replaced; name another file")
+    import jax
+
+    from worldloom.core.checks import check_seed
+    from worldloom.suites.arc.submission import write_submission
+
+    check_seed(args.seed)
+    run = _load(args.run)
+    answers = run.evaluator.predictions(run.agents, jax.random.key(args.seed))
+    write_submission(args.out, answers)
+    if args.json:
+        _print_json({"run": str(args.run), "submission": str(args.out), "tasks": len(answers)})
+    else:
+        print(f"answers to {len(answers)} tasks are written to {args.out}")
+    return 0
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2), flush=True)

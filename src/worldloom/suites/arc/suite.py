@@ -1,0 +1,166 @@
+"""The arc suite: the Abstraction and Reasoning Corpus as worlds in which an agent edits a grid."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from worldloom.core.checks import check_fields
+from worldloom.core.lazy import lazy
+from worldloom.training.suite import Suite, World
+
+SUBMIT = 34  # the operation without which nothing is solved
+
+
+@dataclass(frozen=True)
+class ArcRules:
+    """The world in training; evaluation pays nothing for similarity and starts honestly."""
+
+    max_steps: int = 30  # of an episode
+    max_trials: int = 3  # submissions in an episode; -1: any number
+    operations: tuple[int, ...] = ()  # those allowed; none named: all
+    extended: bool = False  # six more operations
+    rules: Literal["edit", "o2arc"] = "edit"  # ours, or those of ARCLE
+    start: Literal["input", "blank", "target_blank", "curriculum"] = "input"  # the first grid
+    start_edits: int = 3  # of the curriculum: random edits away from the answer
+    similarity_weight: float = 5.0
+    step_penalty: float = -0.02
+    success_bonus: float = 2.0
+    wrong_penalty: float = -0.3
+    invalid_penalty: float = -0.1
+
+    def __post_init__(self):
+        if self.operations and SUBMIT not in self.operations:
+            raise ValueError(
+                f"arc: world.operations={list(self.operations)} allow no submission, and without "
+                f"one nothing is solved; add {SUBMIT}"
+            )
+
+
+@dataclass(frozen=True)
+class NetworkSizes:
+    """Of the `GridActorCritic` and of `GridQValues`."""
+
+    channels: int = 16
+    convolutions: int = 1
+    context: int = 128
+
+    def __post_init__(self):
+        least = {"channels": 1, "convolutions": 1, "context": 1}
+        check_fields("arc: network", self, at_least=least)
+
+
+@dataclass(frozen=True)
+class ArcSettings:
+    """What runs on ARC take beyond the common settings.
+
+    Training sees the demonstration pairs alone; in evaluation every pair is played, whatever
+    `eval_episodes` is.
+    """
+
+    CADENCE: ClassVar[tuple[str, ...]] = ("attempts",)
+
+    tasks: str = "examples"  # examples, arc-agi-1, arc-agi-2, mini-arc, concept-arc, or a folder
+    split: str | None = None  # training, evaluation or all
+    subset: str | None = None  # such as same-size-5-edits
+    ids: tuple[str, ...] = ()  # the tasks of these ids alone
+    max_size: int | None = None  # leaves out tasks with a larger grid
+    limit: int | None = None  # the first so many of what is left
+    path: str | None = None  # where the set lies, if no package carries it
+    copies: int = 0  # turned and recoloured copies of every task, to train on beside it
+    attempts: int = 4  # sampled attempts at every pair in an evaluation, for pass@k; 0: none
+    dataset: str = ""  # for bc: a folder of plays (`arc play`), or an npz file (`eval --record`)
+    network: NetworkSizes = field(default_factory=NetworkSizes)
+
+    def __post_init__(self):
+        least = {"copies": 0, "limit": 1, "max_size": 1, "attempts": 0}
+        check_fields("arc", self, at_least=least)
+
+
+UPDATE = 512 * 8  # steps of an update of PPO
+# An edit is paid as soon as it is made, so the horizon is short. Exploration must outlast the
+# discovery that painting a cell in its own colour is safe: PPO's entropy bonus is weighed against
+# rewards as they are, not against normalised ones, and falls slowly.
+BY_ALGORITHM: dict[str, Mapping[str, Any]] = {
+    "ppo": {
+        "num_worlds": 512,
+        "chunk": 20,
+        "ppo": {
+            "unroll_length": 8,
+            "num_epochs": 2,
+            "num_minibatches": 4,
+            "gamma": 0.4,
+            "gae_lambda": 0.9,
+            "normalise_advantages": False,
+            "learning_rate": 1.5e-3,
+            "final_learning_rate": 2e-4,
+            "entropy_cost": 0.03,
+            "final_entropy_cost": 0.004,
+            "anneal_updates": 1500,
+        },
+    },
+    "pqn": {
+        "num_worlds": 512,
+        "chunk": 20,
+        "pqn": {
+            "unroll_length": 8,
+            "num_minibatches": 16,
+            "gamma": 0.4,
+            "q_lambda": 0.5,
+            "learning_rate": 1e-3,
+            "epsilon_updates": 200,
+        },
+    },
+    # Replay makes much of few steps: a fifth of PPO's, each of which takes longer.
+    "dqn": {
+        "num_worlds": 256,
+        "steps": 120 * UPDATE,
+        "dqn": {
+            "gamma": 0.4,
+            "learning_rate": 1e-3,
+            "batch_size": 256,
+            "gradient_steps": 4,
+            "buffer_size": 50_000,
+            "epsilon_decay": 0.03,
+        },
+    },
+    "random": {"num_worlds": 64, "steps": 2048},
+    "bc": {"steps": 10_000, "eval_every": 0, "checkpoint_every": 0, "chunk": 1},
+}
+
+
+def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
+    """Settings that learn small tasks in minutes."""
+    if algo == "greedy":
+        raise ValueError(
+            "arc: greedy is not trained: the editor reads the answers, and every run has its score "
+            "beside that of random play; use ppo, dqn or pqn"
+        )
+    common = {
+        "algo": algo or "ppo",
+        "steps": 600 * UPDATE,
+        "eval_every": 50 * UPDATE,
+        "checkpoint_every": 100 * UPDATE,
+    }
+    return common | dict(BY_ALGORITHM.get(algo or "ppo", {}))
+
+
+SUITE = Suite(
+    name="arc",
+    worlds={
+        "arc": World(
+            "worldloom.suites.arc.world:make",
+            "edit a grid until it is the answer that the demonstrations ask for",
+        )
+    },
+    settings=ArcSettings,
+    rules=ArcRules,
+    defaults=defaults,
+    problem=lazy("worldloom.suites.arc.problem:make_problem"),
+    page=lazy("worldloom.suites.arc.page:write_report"),
+    commands={
+        "arc": (
+            "worldloom.suites.arc.command:command",
+            "list, draw and play ARC tasks; score runs, write submissions",
+        )
+    },
+)

@@ -1,0 +1,109 @@
+"""Greedy evaluation, apart from training: scores with their error, and episodes to look at."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom.core.protocols import PureEnv
+from worldloom.core.rollout import run_episode_batch
+from worldloom.core.transforms import base_state, batch
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.training.loops.turns import alive
+
+
+@dataclass(frozen=True)
+class GridEvaluation:
+    """Scores of independent episodes; a score is the reward of all agents in one world."""
+
+    scores: np.ndarray  # (episodes,)
+    agent_scores: np.ndarray  # (episodes, agents)
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        return float(self.scores.mean())
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the mean; NaN for a single episode."""
+        if len(self.scores) < 2:
+            return math.nan
+        return float(self.scores.std(ddof=1) / math.sqrt(len(self.scores)))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean, by its normal approximation."""
+        return self.mean - 1.96 * self.stderr, self.mean + 1.96 * self.stderr
+
+    def lines(self) -> dict[str, str]:
+        """For people."""
+        low, high = self.interval
+        error = "" if math.isnan(self.stderr) else f" +- {self.stderr:.1f} (s.e.)"
+        return {
+            "greedy score": f"{self.mean:.1f}{error}, {len(self.scores)} episodes",
+            "95 % interval": f"{low:.1f} to {high:.1f}",
+            "each agent": ", ".join(f"{x:.1f}" for x in self.agent_scores.mean(axis=0)),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "stderr": self.stderr,
+            "episodes": len(self.scores),
+            "scores": [round(float(s), 4) for s in self.scores],
+            "agents": [round(float(s), 4) for s in self.agent_scores.mean(axis=0)],
+        }
+
+
+class GridEvaluator:
+    """Plays whole episodes with fixed parameters; compiled once for `episodes` worlds.
+
+    act(params, obs, key, explore=...): actions (B,) of one agent.
+    """
+
+    def __init__(self, env: PureEnv, act: Callable[..., Array], episodes: int = 200):
+        if episodes < 1:
+            raise ValueError(f"episodes={episodes}; evaluate at least 1 (2 for a standard error)")
+        self.env, self.act, self.episodes = env, act, episodes
+        self._scores = jax.jit(self._play_many)
+        self._film = jax.jit(self._play_one)
+
+    def _episodes(self, agents: PyTree, key: Key, explore: float, count: int, watch):
+        def act(params, obs, key):
+            return self.act(params, obs, key, explore=explore), ()
+
+        env, params = batch(self.env, count), self.env.default_params()
+        turns = self.env.spec.horizon
+        if turns is None:
+            raise ValueError(f"{self.env.spec.name} has no end; wrap it in time_limit")
+        return run_episode_batch(env, act, key, agents, params, turns, watch)
+
+    def _play_many(self, agents: PyTree, key: Key, explore: float):
+        _, turns, _ = self._episodes(agents, key, explore, self.episodes, lambda state: ())
+        return (turns.reward * alive(turns.terminated)[:, None, :]).sum(axis=0).T
+
+    def _play_one(self, agents: PyTree, key: Key, explore: float):
+        last, turns, before = self._episodes(agents, key, explore, 1, base_state)
+        return before, base_state(last), turns.reward * alive(turns.terminated)[:, None, :]
+
+    def __call__(self, agents: PyTree, key: Key, explore: float = 0.0) -> GridEvaluation:
+        """Scores of `episodes` fresh worlds for stacked agents."""
+        start = time.perf_counter()
+        per_agent = np.asarray(self._scores(agents, key, explore))
+        return GridEvaluation(per_agent.sum(axis=1), per_agent, time.perf_counter() - start)
+
+    def film(
+        self, agents: PyTree, key: Key, explore: float = 0.0
+    ) -> tuple[list[PyTree], np.ndarray]:
+        """One episode: the world's states (horizon + 1), and the score after each (same length)."""
+        before, last, rewards = jax.device_get(self._film(agents, key, explore))
+        turns = rewards.shape[0]
+        states = [jax.tree.map(lambda x, t=t: x[t, 0], before) for t in range(turns)]
+        states.append(jax.tree.map(lambda x: x[0], last))
+        running = np.concatenate([[0.0], rewards[:, :, 0].sum(axis=1).cumsum()])
+        return states, running

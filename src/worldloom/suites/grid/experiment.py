@@ -1,0 +1,315 @@
+"""The experiment of the original treasure hunt, under its own names.
+
+`TreasurehuntExperiment` takes the nested configuration of that experiment (`experiment`, `model`,
+`world`) and `run_experiment` its arguments. What the settings mean is said once, in `_SETTINGS`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from worldloom.core.names import suggest
+from worldloom.suites.grid.object_world import Entity, ObjectTreasureHunt
+from worldloom.suites.grid.suite import SUITE, Mode, original
+from worldloom.training.config import TrainConfig, make_config
+from worldloom.training.driver import Hook
+from worldloom.training.folders import new_folder
+from worldloom.training.progress import ShowProgress
+from worldloom.training.run import Run, run_folder, train
+
+# section -> key -> where it goes: a setting of the run, or an option of its algorithm or world.
+# `per_epoch` ones are in epochs, and become environment steps. None: read below, or accepted
+# without effect because configurations hold it: `device` (JAX's default is taken), `save_weights`
+# (checkpoints are always written) and `model_update_freq` (the original itself never reads it).
+_SETTINGS: dict[str, dict[str, str | None]] = {
+    "experiment": {
+        "epochs": "per_epoch.steps",
+        "max_turns": "world.horizon",
+        "record_period": "per_epoch.record_every",
+        "seed": "seed",
+        "num_agents": "world.num_agents",
+        "use_jax": None,
+        "parallel_processing": None,
+        "mode": None,
+        "log_dir": None,
+        "name": None,
+        "run_name": None,
+    },
+    "model": {
+        "agent_vision_radius": "world.radius",
+        "epsilon": "iqn.epsilon",
+        "epsilon_decay": "iqn.epsilon_decay",
+        "epsilon_min": "iqn.epsilon_min",
+        "layer_size": "iqn.hidden",
+        "n_quantiles": "iqn.num_quantiles",
+        "n_frames": "world.num_frames",
+        "n_step": "iqn.n_step",
+        "batch_size": "iqn.batch_size",
+        "memory_size": "iqn.buffer_size",
+        "sync_freq": "iqn.sync_epochs",
+        "LR": "iqn.learning_rate",
+        "TAU": "iqn.target_rate",
+        "GAMMA": "iqn.gamma",
+        "seed": "seed",
+        "num_agents": "world.num_agents",
+        "num_worlds": "num_worlds",
+        "updates_per_epoch": "iqn.gradient_steps",
+        "tuned": "tuned",
+        "full_view": None,
+        "legacy": None,
+        "use_jax": None,
+        "parallel_processing": None,
+        "mode": None,
+        "device": None,
+        "model_update_freq": None,
+        "save_weights": None,
+    },
+    "world": {
+        name: f"world.{name}"
+        for name in (
+            "height",
+            "width",
+            "num_agents",
+            "spawn_prob",
+            "gem_value",
+            "food_value",
+            "bone_value",
+            "items",
+            "turn_order",
+            "view",
+        )
+    },
+}
+# How the original's plans name the modes, behind the name of an experiment.
+_MODE_NAMES = {"torch_sequential": "PYTORCH_SEQUENTIAL"}
+
+
+class Logger(Protocol):
+    """What the original's loggers offer."""
+
+    def record_turn(self, epoch: int, loss: float, reward: float, epsilon: float) -> None: ...
+
+
+class TreasurehuntExperiment:
+    """The original's experiment: ``TreasurehuntExperiment(config).run_experiment()``.
+
+    `config` is nested as the original's: {"experiment": {...}, "model": {...}, "world": {...}};
+    what it leaves out is as in the original. It is read again by every run, so that a change of
+    it, of `use_jax` say, is what the next run does.
+
+    The mode follows from `use_jax` (default True) and `parallel_processing` (default False):
+    torch_sequential, jax_sequential or jax_parallel; a `mode` of its own, such as jax_fused, goes
+    before both. In the JAX modes learning is mended (returns over n steps, memory that knows
+    episodes); ``model: {"legacy": True}`` keeps the original's arithmetic there, too.
+
+    `epochs` are counted as asked: the original plays one more.
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.config = config
+        self.settings()
+
+    def settings(self, parallel: bool | None = None) -> TrainConfig:
+        """The configuration as it is now, as settings of a run."""
+        return to_settings(self.config, parallel)
+
+    @property
+    def mode(self) -> Mode:
+        """How the next run will be executed."""
+        return self.settings().settings.mode
+
+    def run_experiment(
+        self,
+        animate: bool = True,
+        logging: bool = True,
+        logger: Logger | None = None,
+        output_dir: str | Path | None = None,
+        parallel: bool | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+    ) -> Run:
+        """Trains from scratch and writes a run folder.
+
+        Args:
+            animate: GIFs every `record_period` epochs and of the trained agents, and report.html.
+            logging: show progress; a `logger` gets every epoch instead.
+            logger: `record_turn(epoch, loss, reward, epsilon)`, with the loss and the reward of
+                all agents together; where several worlds are played, their mean.
+            output_dir: the run's folder; by default a new one under `log_dir`, or runs/, named
+                by the experiment's `name` and its mode.
+            parallel: goes before `parallel_processing`; the PyTorch loop is always sequential.
+            hooks: further work between chunks of epochs.
+        """
+        settings = self.settings(parallel)
+        if not animate:
+            settings = replace(settings, record_every=0)
+        watchers = list(hooks)
+        if logging:
+            watchers.append(ShowProgress() if logger is None else _Logged(logger))
+        folder = Path(output_dir) if output_dir else self._folder(settings)
+        return train(
+            SUITE,
+            settings,
+            folder,
+            report=animate,
+            hooks=watchers,
+            command="TreasurehuntExperiment",
+        )
+
+    def _folder(self, settings: TrainConfig) -> Path:
+        experiment = _section(self.config, "experiment")
+        root, name = Path(experiment.get("log_dir", "runs")), experiment.get("name")
+        if name is None:
+            return run_folder(root, settings)
+        mode = settings.settings.mode
+        return new_folder(root, f"{name}_{_MODE_NAMES.get(mode, mode.upper())}")
+
+
+class TreasurehuntWorld(ObjectTreasureHunt):
+    """The original's world of objects, made from the nested configuration."""
+
+    def __init__(self, config: Mapping[str, Any], default_entity: Entity | None = None):
+        settings = to_settings(config)
+        options = {n: v for n, v in settings.world.items() if n in _OBJECT_OPTIONS}
+        self.config, self.default_entity = config, default_entity
+        super().__init__(**options, rng=np.random.default_rng(settings.seed))
+
+
+_OBJECT_OPTIONS = (
+    "height",
+    "width",
+    "num_agents",
+    "radius",
+    "spawn_prob",
+    "items",
+    "gem_value",
+    "food_value",
+    "bone_value",
+    "legacy",
+)
+
+
+class TreasurehuntEnv(TreasurehuntExperiment):
+    """The experiment as the original builds it: ``TreasurehuntEnv(world, config)``.
+
+    Training makes worlds of its own, which are those of the configuration.
+    """
+
+    def __init__(self, world: TreasurehuntWorld, config: Mapping[str, Any]):
+        super().__init__(config)
+        self.world = world
+
+
+class _Logged(Hook):
+    """Hands every epoch to a logger of the original's kind."""
+
+    def __init__(self, logger: Logger):
+        self._logger = logger
+
+    def on_iterations(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
+        for row in rows:
+            # An agent whose memory is not ready has learned nothing: its loss is NaN, there 0.
+            loss = float(np.nansum(row["agent_loss"]))
+            epoch, reward = row["iteration"] - 1, float(row["return"])
+            self._logger.record_turn(epoch, loss, reward, float(row["epsilon"]))
+
+
+def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> TrainConfig:
+    """The nested configuration of the original as settings of a run."""
+    _check_sections(config)
+    mode = _mode(config, parallel)
+    full_view = _section(config, "model").get("full_view", False)
+    legacy = mode == "torch_sequential" or bool(_section(config, "model").get("legacy", False))
+    given: dict[str, Any] = {"world.legacy": legacy, "mode": mode}
+    origin: dict[str, str] = {}
+    for section, keys in _SETTINGS.items():
+        for key, value in _section(config, section).items():
+            target = keys[key]
+            if target is None:
+                continue
+            if given.get(target, value) != value:
+                raise ValueError(
+                    f"{section}.{key}={value!r} and {origin[target]}={given[target]!r} say "
+                    "different things; keep one of them"
+                )
+            given[target], origin[target] = value, f"{section}.{key}"
+    if full_view:
+        given["world.radius"] = None
+    base = original()
+    iqn = base["iqn"] if legacy else base["iqn"] | _MENDED
+    iqn |= _under("iqn.", given)
+    if not legacy:
+        iqn["act_quantiles"] = iqn["num_quantiles"]
+    world = base["world"] | _under("world.", given)
+    settings = base | {name: value for name, value in given.items() if "." not in name}
+    iqn["buffer_size"] *= settings["num_worlds"]  # there a memory is one world's
+    # What the original counts in epochs, in environment steps.
+    turns = world.get("horizon", 100 if world.get("items") == "mixed" else 50)
+    epochs = {n: base[n] // 50 for n in ("steps", "eval_every", "checkpoint_every", "record_every")}
+    epochs |= _under("per_epoch.", given)
+    steps = {n: count * turns * settings["num_worlds"] for n, count in epochs.items()}
+    return make_config(SUITE, settings | steps | {"iqn": iqn, "world": world})
+
+
+# The original's sizes and rates without its faults.
+_MENDED = {"legacy": False, "levels": "shared", "act_levels": "midpoints"}
+
+
+def _under(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {n.removeprefix(prefix): v for n, v in given.items() if n.startswith(prefix)}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return config.get(name) or {}
+
+
+def _check_sections(config: Mapping[str, Any]) -> None:
+    for section in config:
+        if section not in _SETTINGS:
+            owners = [s for s, keys in _SETTINGS.items() if section in keys]
+            hint = f"it belongs into {owners[0]!r}" if owners else suggest(section, _SETTINGS)
+            raise ValueError(f"config: no section {section!r}; {hint}")
+        values = _section(config, section)
+        if not isinstance(values, Mapping):
+            raise ValueError(f"config: {section!r} is {values!r}; it must hold names and values")
+        for key in values:
+            if key not in _SETTINGS[section]:
+                owners = [s for s, keys in _SETTINGS.items() if key in keys]
+                near = suggest(key, _SETTINGS[section])
+                hint = f"it belongs into {owners[0]!r}" if owners else near
+                raise ValueError(f"config: {section!r} has no setting {key!r}; {hint}")
+
+
+def _mode(config: Mapping[str, Any], parallel: bool | None) -> Mode:
+    """The mode that the switches ask for; each may stand in `experiment` or in `model`."""
+
+    def switch(name: str, default: Any) -> Any:
+        given = [
+            _section(config, s)[name]
+            for s in ("experiment", "model")
+            if name in _section(config, s)
+        ]
+        if len(given) == 2 and given[0] != given[1]:
+            raise ValueError(
+                f"experiment.{name}={given[0]!r} and model.{name}={given[1]!r} say different "
+                "things; keep one of them"
+            )
+        return given[0] if given else default
+
+    mode = switch("mode", None)
+    if mode is not None:
+        asked = {None: mode, True: "jax_parallel", False: "jax_sequential"}[parallel]
+        if asked != mode:
+            raise ValueError(
+                f"run_experiment: parallel={parallel} contradicts mode={mode!r} of the config; "
+                "leave one of them out"
+            )
+        return mode
+    if not switch("use_jax", True):
+        return "torch_sequential"
+    if parallel is None:
+        parallel = switch("parallel_processing", False)
+    return "jax_parallel" if parallel else "jax_sequential"

@@ -1,0 +1,314 @@
+"""A person plays one agent of a gridworld in the terminal; the others play by themselves.
+
+A turn has the same parts, order and keys as `worldloom.core.rollout.play_turn`, so that a person
+sees what an agent in that seat would see: with interleaved turns, the moves of the agents before.
+"""
+
+import functools
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from worldloom.core import draws, stack
+from worldloom.core.protocols import PureEnv
+from worldloom.core.rollout import turn_keys
+from worldloom.core.transforms import base_state, batch
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.nn.networks import concatenate
+from worldloom.replay import dataset_files
+from worldloom.replay.dataset import from_columns
+from worldloom.suites.grid import views
+from worldloom.suites.grid.world import GridWorld
+
+MOVE_KEYS = {"w": 0, "up": 0, "s": 1, "down": 1, "a": 2, "left": 2, "d": 3, "right": 3}
+QUIT_KEYS = ("q", "")  # an empty key is the end of the input
+_ARROWS = {b"A": "up", b"B": "down", b"C": "right", b"D": "left"}
+
+# others(i, obs (1, ...), key) -> action (1,): how agent i plays if no person does
+Others = Callable[[int, PyTree, Key], Array]
+
+
+@dataclass(frozen=True)
+class Game:
+    """How a game went."""
+
+    scores: np.ndarray  # (A,)
+    turns: int  # turns played to their end
+    finished: bool  # False if the person left
+
+
+class _Left(Exception):
+    """The person wants to stop."""
+
+
+def play(
+    env: PureEnv,
+    agent_index: int,
+    key: Key,
+    read_key: Callable[[], str],
+    write: Callable[[Text], Any],
+    others: Others | None = None,
+    record: str | Path | None = None,
+) -> Game:
+    """One episode in which agent `agent_index` does what `read_key` says.
+
+    `read_key` returns a character, "up", "down", "left" or "right" for an arrow, or "" when
+    there is no more input; `write` shows a text, the whole screen each time. Keys: w a s d or
+    arrows move, 1 and on are the world's own actions, q leaves. What the person saw and did is
+    added to the dataset `record`, an npz file that offline algorithms such as bc learn from.
+    """
+    world = env.base
+    num_agents = env.spec.num_agents
+    if not isinstance(world, GridWorld):
+        raise ValueError(f"human play: {env.spec.name} is not a gridworld; choose one that is")
+    if not 0 <= agent_index < num_agents:
+        raise ValueError(
+            f"human play: there is no agent {agent_index} in {env.spec.name}; "
+            f"choose 0 to {num_agents - 1}"
+        )
+    others = others or _random(len(world.actions))
+    keys_of_actions = MOVE_KEYS | {
+        str(number + 1): 4 + number for number in range(len(world.actions) - 4)
+    }
+    step = _compiled(env)
+    reset_key, play_key = draws.split(key)
+    state = step.reset(reset_key)
+    scores, shown, turn = np.zeros(num_agents), 0.0, 0
+    recording = None if record is None else _Recording(Path(record), env.spec.name)
+
+    def screen(line: str) -> Text:
+        picture = draw(world, jax.tree.map(lambda x: x[0], base_state(state)), agent_index)
+        return Text("\n").join([picture, Text(line), Text(help_line(world))])
+
+    def ask() -> Array:
+        nonlocal shown
+        mine, all_ = scores[agent_index], scores.sum()
+        of = f" of {env.spec.horizon}" if env.spec.horizon else ""
+        line = f"turn {turn + 1}{of} | you are agent {agent_index} | "
+        line += f"your score {mine:g} ({mine - shown:+g}) | all agents {all_:g}"
+        write(screen(line))
+        shown = mine
+        while True:
+            pressed = read_key()
+            if pressed in QUIT_KEYS:
+                raise _Left
+            if pressed in keys_of_actions:
+                return jnp.array([keys_of_actions[pressed]], jnp.int32)
+            write(screen(f"{line}\n{pressed!r} does nothing here"))
+
+    def choose(i: int, choose_key: Key) -> Array:
+        if i == agent_index:
+            action = ask()
+            if recording is not None:
+                recording.choice(step.observe(state, i), action)
+            return action
+        return jnp.asarray(others(i, step.observe(state, i), choose_key), jnp.int32)
+
+    over = False
+    try:
+        while not over:
+            before = scores[agent_index]
+            agent_keys, world_key = turn_keys(jax.random.fold_in(play_key, turn), num_agents)
+            apply_key, end_key = draws.split(world_key)
+            pairs = [draws.split(k) for k in agent_keys]
+            if env.spec.interleaved:
+                for i, (choose_key, act_key) in enumerate(pairs):
+                    state, paid = step.apply_agent(act_key, state, i, choose(i, choose_key))
+                    scores += np.asarray(paid)[0]
+            else:
+                actions = jnp.stack([choose(i, pair[0]) for i, pair in enumerate(pairs)], axis=1)
+                state, paid = step.apply_all(apply_key, state, actions)
+                scores += np.asarray(paid)[0]
+            state, terminated, truncated = step.end_turn(end_key, state)
+            over, turn = terminated or truncated, turn + 1
+            if recording is not None:
+                recording.outcome(
+                    scores[agent_index] - before, step.observe(state, agent_index), terminated
+                )
+    except _Left:
+        pass
+    if recording is not None:
+        recording.save()
+    ending = "the end" if over else "you left"
+    each = ", ".join(f"agent {i}: {score:g}" for i, score in enumerate(scores))
+    mine = f"you scored {scores[agent_index]:g}"
+    write(screen(f"{ending} after {turn} turns | {mine} | {each} | together {scores.sum():g}"))
+    return Game(scores, turn, over)
+
+
+class _Recording:
+    """The person's transitions, added to those that a file holds already."""
+
+    def __init__(self, path: Path, name: str):
+        self.path, self.name = path, name
+        self._earlier = dataset_files.read_npz(path).columns if path.exists() else None
+        self._rows: list[dict[str, Any]] = []
+        self._chosen: dict[str, Any] = {}
+
+    def choice(self, obs: PyTree, action: Array) -> None:
+        features = np.asarray(concatenate(obs))[0]
+        if self._rows:  # agents before it may have moved since the last turn ended
+            self._rows[-1]["next_obs"] = features
+        self._chosen = {"obs": features, "action": np.asarray(action)}
+
+    def outcome(self, reward: float, next_obs: PyTree, terminated: bool) -> None:
+        after = {"next_obs": np.asarray(concatenate(next_obs))[0], "reward": reward}
+        self._rows.append(self._chosen | after | {"terminated": terminated, "truncated": False})
+
+    def save(self) -> None:
+        """Writes the file; an episode that did not end was cut."""
+        if not self._rows:
+            return
+        self._rows[-1]["truncated"] = not self._rows[-1]["terminated"]
+        columns = {name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]}
+        if self._earlier is not None:
+            if self._earlier["obs"].shape[1] != columns["obs"].shape[1]:
+                raise ValueError(
+                    f"{self.path} holds observations of {self._earlier['obs'].shape[1]} numbers, "
+                    f"and those of {self.name} have {columns['obs'].shape[1]}; name another file"
+                )
+            columns = {n: np.concatenate([self._earlier[n], new]) for n, new in columns.items()}
+        data = from_columns(**columns, name=f"{self.name}-human", provenance=(("env", self.name),))
+        dataset_files.save(data, self.path, force=True)
+
+
+def play_in_terminal(
+    env: PureEnv,
+    agent_index: int,
+    key: Key,
+    others: Others | None = None,
+    record: str | Path | None = None,
+) -> Game:
+    """`play` with the keyboard and the screen of this terminal."""
+    console = Console()
+
+    def show(text: Text) -> None:
+        console.clear()
+        console.print(text, soft_wrap=True)
+
+    with terminal_keys() as read_key:
+        return play(env, agent_index, key, read_key, show, others, record)
+
+
+def draw(world: GridWorld, state: PyTree, agent_index: int) -> Text:
+    """The map in the colours of its kinds; the person's own agent stands out."""
+    own = tuple(int(x) for x in state.position[agent_index])
+    lines = []
+    for row, line in enumerate(views.cells(world, state)):
+        text = Text()
+        for column, (glyph, color) in enumerate(line):
+            # A nearly black thing would not be seen on a dark terminal: leave it to the terminal.
+            ink = Color.from_rgb(*color) if max(color) >= 64 else None
+            mine = (row, column) == own
+            text.append(glyph, Style(color=ink, bold=mine, reverse=mine, dim=ink is None))
+        lines.append(text)
+    return Text("\n").join(lines)
+
+
+def help_line(world: GridWorld) -> str:
+    """Which key does what."""
+    own = [f"{number} {name}" for number, name in enumerate(world.actions[4:], start=1)]
+    return " | ".join(["w a s d or arrows move", *own, "q leaves"])
+
+
+@contextmanager
+def terminal_keys(stream: TextIO | None = None) -> Iterator[Callable[[], str]]:
+    """A function that waits for one key of a terminal, without Enter and without echo.
+
+    The terminal is put back as it was on leaving, also by an exception. Ctrl-C still interrupts.
+    """
+    stream = sys.stdin if stream is None else stream
+    if stream is None or not stream.isatty():
+        raise ValueError(
+            "human play: standard input is not a terminal; start it in one, without a pipe"
+        )
+    try:
+        import termios
+        import tty
+    except ImportError:
+        raise ValueError(
+            "human play: this system has no POSIX terminal; use Linux, macOS or WSL"
+        ) from None
+    handle = stream.fileno()
+    before = termios.tcgetattr(handle)
+    try:
+        tty.setcbreak(handle)
+        yield lambda: _read_key(handle)
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+def _read_key(handle: int) -> str:
+    first = os.read(handle, 1)
+    if first in (b"", b"\x04"):  # closed, or Ctrl-D
+        return ""
+    if first != b"\x1b":
+        return first.decode("utf-8", "replace").lower()
+    # An arrow is ESC [ or ESC O and a letter, sent at once; ESC alone is followed by nothing.
+    rest = b""
+    while len(rest) < 8 and select.select([handle], [], [], 0.05)[0]:
+        rest += os.read(handle, 1)
+        if rest[-1:].isalpha() and rest != b"O":
+            break
+    return _ARROWS.get(rest[-1:], "escape") if rest[:1] in (b"[", b"O") else "escape"
+
+
+def play_run(target: Any, seed: int = 0, record: str | Path | None = None) -> Game:
+    """Lets a person play agent 0 of a world, or of a run, whose agents then play the others.
+
+    record: an npz file to which what the person did is added.
+    """
+    if isinstance(target, PureEnv):
+        return play_in_terminal(target, 0, jax.random.key(seed), None, record)
+    agents, act = stack.unstack(target.agents), jax.jit(target.trainer.act)
+
+    def others(i: int, obs: PyTree, key: Key) -> Array:
+        return act(agents[i], obs, key, explore=0.0)
+
+    return play_in_terminal(target.problem.env, 0, jax.random.key(seed), others, record)
+
+
+class _Steps:
+    """The parts of a turn of one world, each compiled once."""
+
+    def __init__(self, env: PureEnv):
+        # A batch of one: observations have the shape that agents are used to.
+        one, params = batch(env, 1), env.default_params()
+        self.reset = jax.jit(lambda key: one.reset(key, params)[0])
+        self.observe = jax.jit(lambda state, i: one.observe_agent(state, i, params))
+        self.apply_agent = jax.jit(
+            lambda key, state, i, action: one.apply_agent(key, state, i, action, params)
+        )
+        self.apply_all = jax.jit(
+            lambda key, state, action: one.apply_all(key, state, action, params)
+        )
+        self._end_turn = jax.jit(lambda key, state: one.end_turn(key, state, params))
+
+    def end_turn(self, key: Key, state: PyTree) -> tuple[PyTree, bool, bool]:
+        """The world's move, and whether the episode is terminated or truncated."""
+        state, terminated, truncated = self._end_turn(key, state)
+        return state, bool(terminated[0]), bool(truncated[0])
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(env: PureEnv) -> _Steps:
+    """Compiled once for each world: the next game starts at once."""
+    return _Steps(env)
+
+
+def _random(num_actions: int) -> Others:
+    choose = jax.jit(lambda key: draws.integers(key, (1,), num_actions))
+    return lambda i, obs, key: choose(key)

@@ -1,0 +1,164 @@
+"""A gridworld as a problem to train on: the world, how it is scored, and what runs keep."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom import suites
+from worldloom.core.protocols import PureEnv
+from worldloom.nn.networks import Networks
+from worldloom.suites.grid.evaluate import GridEvaluator
+from worldloom.suites.grid.film import Pictures
+from worldloom.suites.grid.suite import JAX_MODES
+from worldloom.training.config import TrainConfig
+from worldloom.training.driver import EVALUATION_KEY, Hook
+from worldloom.training.loops import make_trainer
+from worldloom.training.recording import recorded_data
+from worldloom.training.run import Run
+from worldloom.training.sinks import CsvTable
+from worldloom.training.suite import Problem
+
+WORLD_FILE = "world.yaml"  # a run's own copy of the file that describes its world
+
+
+def make_env(config: TrainConfig, folder: Path | None = None) -> PureEnv:
+    """The world that the settings name; whatever is wrong with it is a ValueError."""
+    own = None if folder is None else Path(folder) / WORLD_FILE
+    # The file that a run was started with may have been edited since, or moved.
+    name = str(own) if own is not None and own.is_file() else config.env
+    options = dict(config.world)
+    try:
+        env = suites.make(name, **options)
+        params = env.default_params()
+        jax.eval_shape(env.reset, jax.random.key(0), params)
+    except (TypeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{config.env}: an option is not known or of the wrong type ({reason}); "
+            f"mend the options {options}"
+        ) from error
+    numbers = [np.asarray(x) for x in jax.tree.leaves(params)]
+    if not all(np.isfinite(x).all() for x in numbers):
+        raise ValueError(
+            f"{config.env}: its rewards or rates are not all finite numbers; "
+            f"mend the options {options}"
+        )
+    if env.spec.horizon is None or not env.turn_based:
+        raise ValueError(
+            f"{config.env}: training needs a turn-based world that ends; "
+            "wrap it in frame_stack and time_limit"
+        )
+    return env
+
+
+def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
+    """What a loop needs to train in a gridworld."""
+    env = make_env(config, folder)
+    text = _world_text(config.env)
+    return Problem(
+        env=env,
+        make_evaluator=lambda trainer, episodes: _make_evaluator(config, env, trainer, episodes),
+        networks=Networks(),
+        data=recorded_data(config.settings.dataset, env, Networks()),
+        make_trainer=None if config.settings.mode == "jax_fused" else _mode_trainer,
+        about=_about,
+        files={} if text is None else {WORLD_FILE: text},
+        hooks=[TurnTable()],
+        pictures=[Pictures()],
+        check_resume=lambda header: _check_world(config, folder),
+    )
+
+
+def new_trainer(config: TrainConfig) -> Any:
+    """What trains a gridworld, without a run folder around it."""
+    return make_trainer(config, make_problem(config))
+
+
+def _make_evaluator(
+    config: TrainConfig, env: PureEnv, trainer: Any, episodes: int
+) -> GridEvaluator:
+    act = trainer.act
+    if config.algo == "iqn" and config.hyper.act_levels == "random":
+        # As it is evaluated it has no chance in it: without the original's random levels.
+        levels = config.hyper.num_quantiles
+        hyper = replace(config.hyper, act_levels="midpoints", act_quantiles=levels)
+        act = replace(trainer.loop, agent=replace(trainer.loop.agent, config=hyper)).act
+    return GridEvaluator(getattr(trainer.loop, "seen", env), act, episodes)
+
+
+def _mode_trainer(config: TrainConfig, problem: Problem) -> Any:
+    """The trainer of an execution mode that is not one program."""
+    mode = config.settings.mode
+    if config.algorithm.loop != "off_policy":
+        raise ValueError(
+            f"mode={mode!r}: {config.algo} is trained as one program; use mode='jax_fused'"
+        )
+    if mode == "torch_sequential":
+        from worldloom.suites.grid.torch_trainer import TorchTrainer
+
+        return TorchTrainer(config, problem)
+    assert mode in JAX_MODES
+    from worldloom.suites.grid.modes import ModeTrainer
+
+    return ModeTrainer(config, problem)
+
+
+def _world_text(env: str) -> str | None:
+    """What the file of a world says; None for a world with a name."""
+    is_file = env.lower().endswith((".yaml", ".yml")) and Path(env).is_file()
+    return Path(env).read_text(encoding="utf-8") if is_file else None
+
+
+def _check_world(config: TrainConfig, folder: Path | None) -> None:
+    """Raises ValueError if the file that describes the world is no longer the run's own."""
+    own = None if folder is None else Path(folder) / WORLD_FILE
+    now = _world_text(config.env)
+    if own is not None and own.is_file() and now not in (None, own.read_text(encoding="utf-8")):
+        raise ValueError(
+            f"{folder} was trained in another world: {config.env} has changed since; "
+            "bring back what it was, or start a new run"
+        )
+
+
+def _about(run: Run) -> Mapping[str, Any]:
+    """What random play scores in the same world, to compare with."""
+    from worldloom.algos.random import RandomConfig, make
+
+    env = run.problem.env
+    random = make(RandomConfig(), env.spec, run.problem.networks)
+    agents = np.zeros(env.spec.num_agents, np.float32)
+
+    def act(params, obs, key, *, explore):
+        return random.act(params, obs, key, explore=explore)[0]
+
+    evaluator = GridEvaluator(env, act, run.config.eval_episodes)
+    score = evaluator(agents, jax.random.key(EVALUATION_KEY)).mean
+    return {"reference_scores": {"random play": score}, "turn_order": env.spec.turn_order}
+
+
+class TurnTable(Hook):
+    """turns.csv: what each agent was paid in each turn, averaged over worlds."""
+
+    def __init__(self):
+        self._table: CsvTable | None = None
+
+    def on_start(self, run: Run) -> None:
+        columns = ["iteration", "turn", "agent", "reward"]
+        self._table = CsvTable(run.folder / "turns.csv", columns, run.iteration)
+
+    def on_iterations(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
+        assert self._table is not None
+        for row in rows:
+            for turn, rewards in enumerate(row.get("turn_rewards", ())):
+                for agent, reward in enumerate(rewards):
+                    cells = {"turn": turn, "agent": agent, "reward": reward}
+                    self._table.write({"iteration": row["iteration"]} | cells)
+        self._table.flush()
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()

@@ -1,0 +1,112 @@
+"""The grid suite: multi-agent gridworlds in which every agent has its own network."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from worldloom.core.checks import check_fields
+from worldloom.core.lazy import lazy
+from worldloom.training.suite import Suite, World
+
+Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"]
+JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
+MODES: tuple[Mode, ...] = ("torch_sequential", *JAX_MODES)
+
+
+@dataclass(frozen=True)
+class GridSettings:
+    """What runs in gridworlds take beyond the common settings."""
+
+    mode: Mode = "jax_fused"  # how it is executed: see `worldloom compare`
+    tuned: bool = False  # torch_sequential without the original's useless work
+    dataset: str = ""  # an npz file of transitions, for `bc` (eval --record)
+
+    def __post_init__(self):
+        check_fields("grid", self, choices={"mode": MODES})
+
+
+def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
+    """Settings that learn treasure hunt in seconds."""
+    common = {
+        "algo": algo or "iqn",
+        "steps": 128_000,
+        "num_worlds": 32,
+        "eval_every": 32_000,
+        "eval_episodes": 200,
+        "checkpoint_every": 64_000,
+        "record_every": 80_000,
+    }
+    on_policy = {"gamma": 0.9, "learning_rate": 1e-3, "num_minibatches": 4}
+    if algo in ("ppo", "mappo"):
+        return common | {"steps": 1_280_000, "num_worlds": 64, algo: on_policy}
+    if algo == "bc":
+        offline = {"steps": 10_000, "eval_every": 0, "checkpoint_every": 0, "record_every": 0}
+        return common | offline | {"chunk": 1}
+    if algo == "pqn":
+        return common | {"steps": 1_280_000, "num_worlds": 64, algo: {"gamma": 0.9}}
+    return common
+
+
+def original(**changes: Any) -> dict[str, Any]:
+    """Settings of the original treasure hunt, nested as `make_config` takes them, but for changes.
+
+    Its task, network, memory and schedule: 1,000 epochs of one world with one update each.
+    """
+    from worldloom.algos.iqn import IQNConfig
+
+    turns = 50
+    settings: dict[str, Any] = {
+        "env": "treasurehunt",
+        "algo": "iqn",
+        "world": {"num_frames": 5, "legacy": True},
+        "steps": 1000 * turns,
+        "num_worlds": 1,
+        "chunk": 25,
+        "eval_every": 100 * turns,
+        "checkpoint_every": 250 * turns,
+        "record_every": 250 * turns,
+        "iqn": asdict(IQNConfig.original()),
+    }
+    for name, value in changes.items():
+        nested = isinstance(value, Mapping) and name in settings
+        settings[name] = settings[name] | dict(value) if nested else value
+    return settings
+
+
+SUITE = Suite(
+    name="grid",
+    worlds={
+        "treasurehunt": World(
+            "worldloom.suites.grid.treasurehunt:make",
+            "five short-sighted agents share a field in which gems appear",
+        ),
+        "tag": World(
+            "worldloom.suites.grid.tag:make",
+            "one agent is it and passes that on by walking into another",
+        ),
+        "cleanup": World(
+            "worldloom.suites.grid.cleanup:make",
+            "apples grow only while somebody cleans the river, which pays nothing",
+        ),
+        "staghunt": World(
+            "worldloom.suites.grid.staghunt:make",
+            "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
+        ),
+    },
+    settings=GridSettings,
+    defaults=defaults,
+    problem=lazy("worldloom.suites.grid.problem:make_problem"),
+    page=lazy("worldloom.suites.grid.page:write_report"),
+    film=lazy("worldloom.suites.grid.film:film"),
+    play=lazy("worldloom.suites.grid.human:play_run"),
+    presets={"original": original},
+    results=dict.fromkeys(
+        ("compare", "compare-runs"), "worldloom.suites.grid.comparison.page:write_comparison"
+    ),
+    commands={
+        "compare": (
+            "worldloom.suites.grid.comparison.command:command",
+            "run execution modes on equal work and time them",
+        )
+    },
+)

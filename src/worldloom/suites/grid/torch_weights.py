@@ -1,0 +1,59 @@
+"""Parameters from PyTorch modules to flax dictionaries and back.
+
+PyTorch keeps weights as (out, in), flax as (in, out) under the name `kernel`. The rest of a
+parameter's path is the same in both: `ff_1.sigma_weight` is `["ff_1"]["sigma_kernel"]`.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from worldloom.nn.iqn import Noise as FlaxNoise
+    from worldloom.suites.grid.torch_iqn import Noise as TorchNoise
+
+
+def to_flax(module: "nn.Module") -> dict[str, Any]:
+    """The parameters of `module` as flax variables, ``{"params": {layer: {name: array}}}``."""
+    flat = {}
+    for name, parameter in module.named_parameters():
+        path = tuple(name.replace("weight", "kernel").split("."))
+        # A copy, because jax may otherwise share memory that an optimiser changes in place.
+        array = np.array(parameter.detach().cpu().numpy())
+        flat[path] = jnp.array(array.T if path[-1].endswith("kernel") else array)
+    return {"params": unflatten_dict(flat)}
+
+
+def from_flax(params: Mapping[str, Any], module: "nn.Module") -> None:
+    """Copies flax variables into the parameters of `module`, in place."""
+    given = flatten_dict(dict(params["params"]), sep=".")
+    expected = {
+        name.replace("weight", "kernel"): parameter for name, parameter in module.named_parameters()
+    }
+    if given.keys() != expected.keys():
+        raise ValueError(
+            f"from_flax: the parameters {sorted(given.keys() ^ expected.keys())} are on one side "
+            "only; both networks need the same layers"
+        )
+    for name, parameter in expected.items():
+        array = np.asarray(given[name])
+        array = array.T if name.endswith("kernel") else array
+        if array.shape != tuple(parameter.shape):
+            raise ValueError(
+                f"from_flax: {name} has shape {array.shape}, {tuple(parameter.shape)} is needed "
+                "(as PyTorch counts: out, in)"
+            )
+        parameter.data.copy_(parameter.data.new_tensor(array))
+
+
+def noise_to_flax(noise: "TorchNoise") -> "FlaxNoise":
+    """The perturbations of noisy layers: (out, in) to (in, out)."""
+    return {
+        name: (jnp.array(weight.numpy().T), jnp.array(bias.numpy()))
+        for name, (weight, bias) in noise.items()
+    }

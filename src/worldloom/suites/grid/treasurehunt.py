@@ -1,0 +1,89 @@
+"""Treasure hunt: agents with short sight share a field in which treasure appears.
+
+The rules are those of Sorrel's treasure hunt (social-ai-uoft/sorrel, MIT), in two sets. `gems`:
+every empty cell turns into a gem with a small chance each turn. `mixed`: into a gem, food or a
+bone, each as likely, and bones hurt. Items never vanish; an agent takes what it walks into.
+"""
+
+from typing import Literal
+
+from worldloom.core.protocols import PureEnv, TurnOrder
+from worldloom.core.transforms import frame_stack, time_limit
+from worldloom.suites.grid.kinds import Kind, bordered
+from worldloom.suites.grid.world import GridWorld
+
+EMPTY = Kind("Empty", ".", (0, 0, 0))
+WALL = Kind("Wall", "#", (88, 92, 108), value=-1.0, passable=False)
+SAND = Kind("Sand", ",", (226, 202, 150))
+AGENT = Kind("Agent", "A", (64, 120, 220), passable=False)
+
+
+def world(
+    *,
+    items: Literal["gems", "mixed"] = "gems",
+    height: int | None = None,
+    width: int | None = None,
+    num_agents: int | None = None,
+    radius: int | None = 2,
+    spawn_prob: float | None = None,
+    gem_value: float = 10.0,
+    food_value: float = 5.0,
+    bone_value: float = -10.0,
+    turn_order: TurnOrder = "interleaved",
+    view: Literal["onehot", "rgb"] = "onehot",
+    legacy: bool = False,
+) -> GridWorld:
+    """The rules without time limit or frame stack.
+
+    `legacy` lays walls on both layers of the gem world, as the original does: a wall on the map
+    is then seen as 2 and the wall beyond the map as 1.
+    """
+    if items not in ("gems", "mixed"):
+        raise ValueError(f"treasurehunt: items={items!r}; use 'gems' or 'mixed'")
+    gems = items == "gems"
+    side = 10 if gems else 21
+    height, width = side if height is None else height, side if width is None else width
+    num_agents = (5 if gems else 2) if num_agents is None else num_agents
+    spawn = (0.02 if gems else 0.005) if spawn_prob is None else spawn_prob
+    if not 0 <= spawn <= 1:
+        raise ValueError(f"treasurehunt: spawn_prob={spawn:g}; it must be a chance in [0, 1]")
+
+    gem = Kind("Gem", "*", (38, 190, 170), value=gem_value)
+    if gems:
+        empty = Kind("Empty", ".", (0, 0, 0), becomes=(("Gem", spawn),))
+        kinds = (empty, WALL, SAND, gem, AGENT)
+        channels = ("Empty", "Wall", "Sand", "Gem", "Agent")
+        unseen: tuple[str, ...] = ("Empty",)
+        floor = bordered(height, width, "#" if legacy else ".", ",")
+    else:
+        outcomes = tuple((name, spawn / 3) for name in ("Gem", "Food", "Bone"))
+        empty = Kind("Empty", ".", (0, 0, 0), becomes=outcomes)
+        food = Kind("Food", "o", (226, 92, 70), value=food_value)
+        bone = Kind("Bone", "x", (240, 240, 232), value=bone_value)
+        kinds = (empty, WALL, SAND, gem, bone, food, AGENT)
+        channels = ("Empty", "Wall", "Gem", "Bone", "Food", "Agent")
+        unseen = ("Empty", "Sand")
+        floor = ("," * width,) * height
+    return GridWorld(
+        name="treasurehunt",
+        kinds=kinds,
+        maps=(floor, bordered(height, width, "#", ".")),
+        num_agents=num_agents,
+        radius=radius,
+        turn_order=turn_order,
+        view=view,
+        channels=channels,
+        unseen=unseen,
+    )
+
+
+def make(
+    *,
+    items: Literal["gems", "mixed"] = "gems",
+    horizon: int | None = None,
+    num_frames: int = 1,
+    **rules,
+) -> PureEnv:
+    """Treasure hunt with frame stacks that start from zeros and a truncation at `horizon`."""
+    turns = (50 if items == "gems" else 100) if horizon is None else horizon
+    return time_limit(frame_stack(world(items=items, **rules), num_frames), turns)

@@ -1,0 +1,1 @@
+"""Worlds of one agent that belong to no other suite: registered ones, Gymnax's and Brax's."""

@@ -1,0 +1,51 @@
+"""Any world of one agent as a problem to train on."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from worldloom import suites
+from worldloom.adapters.single_agent import as_single
+from worldloom.algos.algorithm import action_kind
+from worldloom.core.protocols import PureEnv
+from worldloom.core.transforms import normalise_actions
+from worldloom.nn.networks import Networks
+from worldloom.training.config import TrainConfig
+from worldloom.training.evaluate import EpisodeEvaluator
+from worldloom.training.recording import recorded_data
+from worldloom.training.suite import Problem
+
+
+def make_env(config: TrainConfig) -> PureEnv:
+    """The world that the settings name, with actions in [-1, 1] where they are continuous."""
+    try:
+        env = suites.make(config.env, **config.world)
+        jax.eval_shape(env.reset, jax.random.key(0), env.default_params())
+    except (TypeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{config.env}: an option is not known or of the wrong type ({reason}); "
+            f"mend the options {dict(config.world)}"
+        ) from error
+    if env.spec.horizon is None:
+        raise ValueError(
+            f"{config.env}: training needs a world whose episodes end; wrap it in time_limit"
+        )
+    if env.spec.num_agents == 1:
+        env = as_single(env, env.default_params(), config.env)
+    action: Any = env.spec.action
+    if action_kind(env.spec) == "continuous" and (action.low, action.high) != (-1, 1):
+        env = normalise_actions(env)
+    return env
+
+
+def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
+    """What a loop needs to train in a world of one agent."""
+    env, networks = make_env(config), Networks()
+    return Problem(
+        env=env,
+        make_evaluator=lambda trainer, episodes: EpisodeEvaluator(env, trainer.act, episodes),
+        networks=networks,
+        data=recorded_data(config.settings.dataset, env, networks),
+    )

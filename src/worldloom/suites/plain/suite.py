@@ -1,0 +1,46 @@
+"""The suite of worlds that belong to no other: any world of one agent, of whoever's making."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worldloom import algos
+from worldloom.core.lazy import lazy
+from worldloom.training.suite import Suite
+
+
+@dataclass(frozen=True)
+class PlainSettings:
+    """What runs in such worlds take beyond the common settings."""
+
+    dataset: str = ""  # an npz file of transitions, for offline algorithms (eval --record)
+
+
+COMMON = {"steps": 500_000, "num_worlds": 64, "eval_episodes": 64}
+# Settings that learn CartPole and Pendulum, by algorithm.
+BY_ALGORITHM: dict[str, Mapping[str, Any]] = {
+    "ppo": {"ppo": {"unroll_length": 32, "normalise_observations": True}},
+    "dqn": {"num_worlds": 10, "dqn": {"gamma": 0.99, "buffer_size": 50_000, "gradient_steps": 1}},
+    "iqn": {"num_worlds": 10, "iqn": {"gamma": 0.99, "buffer_size": 50_000, "gradient_steps": 1}},
+    "sac": {"num_worlds": 8, "sac": {"learning_starts": 2_000, "buffer_size": 100_000}},
+    "td3": {"num_worlds": 8, "td3": {"learning_starts": 2_000, "buffer_size": 100_000}},
+}
+
+
+def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
+    """Settings that learn small control tasks."""
+    if algo is None:
+        return {"algo": "ppo"}
+    if algos.get(algo).loop == "offline":
+        return {"algo": algo, "steps": 20_000, "eval_episodes": 64, "chunk": 1}
+    return {"algo": algo} | COMMON | dict(BY_ALGORITHM.get(algo, {}))
+
+
+SUITE = Suite(
+    name="plain",
+    worlds={},
+    settings=PlainSettings,
+    defaults=defaults,
+    problem=lazy("worldloom.suites.plain.problem:make_problem"),
+    page=lazy("worldloom.suites.plain.page:write_report"),
+)

@@ -1,0 +1,258 @@
+"""`worldloom data make | check | describe | convert`: offline datasets from the command line."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from worldloom import suites
+from worldloom.suites.plant.suite import DataQuality
+from worldloom.training.arguments import name_values, run_group
+
+if TYPE_CHECKING:
+    from worldloom.replay.dataset_files import Logged
+    from worldloom.suites.plant.plant import PlantWorld
+
+TABLES = (".csv", ".tsv", ".txt")
+
+
+@dataclass
+class Make:
+    """log a dataset from a plant under a scripted controller"""
+
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PLANT")]
+    """The plant, such as reactor."""
+    quality: DataQuality = "medium"
+    """How good the controller is; mixed data have episodes of all three others."""
+    steps: int = 100_000
+    """Rows; the episode that holds the last one is logged to its end."""
+    seed: int = 0
+    """The same seed gives the same data."""
+    out: Path | None = None
+    """Where to write; data/PLANT-QUALITY-STEPS-seedSEED.npz by default."""
+    world: tuple[str, ...] = ()
+    """Options of the plant as name=value, such as drift=1."""
+    force: bool = False
+    """Replace a file that is there."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclass
+class Source:
+    """Where logged data are."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """An npz file, a CSV file (with --mapping), a Minari dataset's folder or id."""
+    mapping: Path | None = None
+    """What the columns of a CSV file mean: a YAML file."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclass
+class Check(Source):
+    """list every defect of a dataset with its row"""
+
+    env: str | None = None
+    """Check against the signals of this plant: their number, and the range of each."""
+    show: int = 3
+    """Print so many defects of each kind and column; -1 prints all."""
+
+
+@dataclass
+class Describe(Source):
+    """write a page about a dataset: returns, limits, coverage"""
+
+    env: str | None = None
+    """The plant that gives names, units and limits; by default the one that was logged."""
+    out: Path | None = None
+    """Where to write the page; beside the file, with .html, by default."""
+
+
+@dataclass
+class Convert(Source):
+    """write a CSV export or a Minari dataset as npz, or the reverse of the latter"""
+
+    out: Path | None = None
+    """The npz file to write."""
+    minari: str | None = None
+    """Or the id of the Minari dataset to write, such as reactor/expert-v0."""
+    force: bool = False
+    """Replace what is there."""
+
+
+def command(argv: Sequence[str]) -> int:
+    """Hands the rest of the line to the command that it names; returns its exit code."""
+    commands = {Make: _make, Check: _check, Describe: _describe, Convert: _convert}
+    return run_group("worldloom data", commands, argv)
+
+
+def read(source: str | Path, mapping: Path | None = None) -> "Logged":
+    """What was logged in an npz file, a CSV file with its mapping, or a Minari dataset."""
+    from worldloom.replay.dataset_files import read_npz
+
+    path = Path(source)
+    if path.suffix.lower() in TABLES:
+        from worldloom.replay.dataset_csv import read_csv
+        from worldloom.replay.dataset_mapping import read_mapping
+
+        if mapping is None:
+            raise ValueError(
+                f"{path}: what its columns mean is not known; name a YAML file by --mapping"
+            )
+        return read_csv(path, read_mapping(mapping))
+    if mapping is not None:
+        raise ValueError(f"{path}: --mapping is for CSV files, whose names end in .csv")
+    if path.is_file() or path.suffix.lower() == ".npz":
+        return read_npz(path)
+    from worldloom.adapters import minari
+
+    if minari.find(source) is None:
+        raise FileNotFoundError(f"{source}: there is no such file, nor a Minari dataset of that id")
+    return minari.read_minari(source)
+
+
+def _plant(name: str | None) -> "PlantWorld | None":
+    """The plant that somebody named; None if nobody did."""
+    from worldloom.suites.plant.plant import plant_of
+
+    return None if name is None else plant_of(suites.make(name), name)
+
+
+def _make(args: Make) -> int:
+    from worldloom.replay.dataset_files import refuse_to_overwrite, save
+    from worldloom.suites.plant.data_figures import contents, figures
+    from worldloom.suites.plant.datasets import make_data
+    from worldloom.suites.plant.plant import plant_of
+    from worldloom.training.machine import use_compilation_cache
+
+    usual = Path("data") / f"{args.env}-{args.quality}-{args.steps}-seed{args.seed}.npz"
+    out = args.out or usual
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out}: the name must end in .npz")
+    refuse_to_overwrite(out, args.force)  # before the work, not after it
+    use_compilation_cache()
+    options = name_values(args.world)
+    plant = plant_of(suites.make(args.env, **options), args.env)
+    data = make_data(args.env, args.quality, args.steps, args.seed, **options)
+    save(data, out, force=args.force)
+    stats = figures(contents(data, plant))
+    if args.json:
+        return _print_json({"file": str(out), **stats})
+    next_line = shlex.join(["worldloom", "data", "describe", str(out)])
+    return _show(f"{args.env}, {args.quality}", stats, {"written to": out, "look at it": next_line})
+
+
+def _check(args: Check) -> int:
+    if args.show < -1:
+        raise ValueError(f"--show {args.show}: it must be -1 or more")
+    logged = read(args.file, args.mapping)
+    world = _plant(args.env)
+    report = logged.check(world.plant.observation, world.plant.action) if world else logged.check()
+    if report.fatal() is None:
+        logged.dataset()  # raises if the content is not what it was written with
+    shown = list(report.defects()) if args.show == -1 else report.first(args.show)
+    if args.json:
+        _print_json(
+            {
+                "file": args.file,
+                "rows": report.rows,
+                "sound": report.sound,
+                "counts": report.counts,
+                "defects": [asdict(defect) for defect in shown],
+            }
+        )
+    elif report.sound:
+        print(f"{args.file}: {report.rows:,} rows, no defects")
+    else:
+        from worldloom.replay.dataset_checks import KINDS
+        from worldloom.training.console import table
+
+        table(
+            f"{args.file}: {report.total:,} defects in {report.rows:,} rows",
+            ["kind", "defects", "what is wrong"],
+            [[kind, f"{count:,}", KINDS[kind]] for kind, count in report.counts.items()],
+        )
+        for defect in shown:
+            print(f"  {defect.kind}: {defect.message}")
+        if len(shown) < report.total:
+            print(f"  and {report.total - len(shown):,} more; --show -1 prints all")
+    if not args.json and world is None and not logged.observation:
+        print("ranges were not checked: the file names none; name its plant by --env")
+    return 0 if report.sound else 1
+
+
+def _describe(args: Describe) -> int:
+    from worldloom.suites.plant.data_figures import contents, figures, plant_logged
+    from worldloom.suites.plant.data_page import write_page
+
+    logged = read(args.file, args.mapping)
+    dataset = logged.dataset()
+    world = _plant(args.env) or plant_logged(dataset)
+    described = contents(dataset, world, logged.observation, logged.action)
+    out = args.out or Path(args.file).with_suffix(".html")
+    page = write_page(out, described, logged.check(), args.file)
+    stats = figures(described)
+    if args.json:
+        return _print_json({"file": args.file, "page": str(page), **stats})
+    return _show(args.file, stats, {"page": page})
+
+
+def _convert(args: Convert) -> int:
+    from worldloom.adapters import minari
+    from worldloom.replay import dataset_files
+
+    if (args.out is None) == (args.minari is None):
+        raise ValueError("convert: say where to, by --out FILE.npz or by --minari ID")
+    dataset = read(args.file, args.mapping).dataset()
+    if args.minari is None:
+        written = dataset_files.save(dataset, str(args.out), force=args.force)
+    else:
+        written = minari.save(dataset, args.minari, force=args.force)
+    if args.json:
+        return _print_json({"file": str(written), "rows": dataset.size, "digest": dataset.digest})
+    print(f"{dataset.size:,} rows written to {written}")
+    return 0
+
+
+# Output ----------------------------------------------------------------------------------------
+
+
+def _show(title: str, stats: dict[str, Any], more: dict[str, Any]) -> int:
+    from worldloom.report.axes import number
+    from worldloom.training.console import facts, table
+
+    steps, returns = stats["steps"], stats["return"]
+    facts(
+        title,
+        {
+            "rows": f"{stats['rows']:,}",
+            "episodes": f"{stats['episodes']:,} of {number(steps['min'])} to "
+            f"{number(steps['max'])} steps; {stats['terminated']:,} ended, "
+            f"{stats['truncated']:,} ran out of time",
+            "mean return": f"{number(returns['mean'], 4)} ± {number(returns['std'])}, from "
+            f"{number(returns['min'], 4)} to {number(returns['max'], 4)}",
+            "SHA-256": stats["digest"][:16],
+        },
+    )
+    if stats["limits"]:
+        rows = [
+            [limit["limit"], f"{limit['rows']:,}", f"{limit['share']:.2%}", limit["episodes"],
+             number(limit["worst"])]
+            for limit in stats["limits"]
+        ]  # fmt: skip
+        table("limits", ["limit", "rows", "share", "episodes", "by at most"], rows)
+    facts("", more)
+    return 0
+
+
+def _print_json(value: Any) -> int:
+    from worldloom.core.files import plain
+
+    print(json.dumps(plain(value), indent=2), flush=True)
+    return 0

@@ -1,0 +1,243 @@
+"""How a policy does in the plant itself, as it is and behind the safety filter."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from worldloom.core import draws, rollout
+from worldloom.core.draws import as_key
+from worldloom.core.files import atomic_path
+from worldloom.core.protocols import PureEnv
+from worldloom.core.transforms import batch
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.nn.policy import PolicyState, policy_step
+from worldloom.safety import (
+    ControlState,
+    SafetyConstraints,
+    initial_memory,
+    safe_policy_execution,
+)
+
+TRAJECTORIES_FILE = "trajectories.npz"
+KEPT_EPISODES = 8  # of an evaluation, step by step
+
+
+class Trajectories(struct.PyTreeNode):
+    """E episodes of T steps; rows after an episode's end are not `alive`."""
+
+    alive: Array  # bool (T, E)
+    reward: Array  # (T, E)
+    margins: Array  # (T, E, C): of the plant's limits
+    obs: Array  # (T, E, n)
+    action: Array  # (T, E, m)
+    intervened: Array  # bool (T, E)
+    emergency: Array  # bool (T, E)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Statistics of episodes of one way to control the plant."""
+
+    returns: np.ndarray  # (E,)
+    discounted: np.ndarray  # (E,)
+    lengths: np.ndarray  # (E,)
+    violated: np.ndarray  # (C,): the share of steps in which each limit was crossed
+    worst: np.ndarray  # (C,): the smallest margin
+    interventions: float  # the share of steps
+    emergencies: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "return": float(self.returns.mean()),
+            "return_stderr": float(self.returns.std() / np.sqrt(len(self.returns))),
+            "discounted_return": float(self.discounted.mean()),
+            "length": float(self.lengths.mean()),
+            "violated": self.violated.tolist(),
+            "worst_margin": self.worst.tolist(),
+            "interventions": self.interventions,
+            "emergencies": self.emergencies,
+        }
+
+    def lines(self, name: str, limits: Sequence[str]) -> dict[str, str]:
+        """For people; `name` is that of the way to control the plant."""
+        stats = self.to_dict()
+        crossed = [
+            f"{limit} in {share:.2%}"
+            for limit, share in zip(limits, self.violated, strict=True)
+            if share > 0.0
+        ]
+        words = f"crossed: {', '.join(crossed)} of the steps" if crossed else "never crossed"
+        return {
+            f"return, {name}": f"{stats['return']:.1f} +- {stats['return_stderr']:.1f} (s.e.)",
+            f"limits, {name}": words,
+        }
+
+
+@dataclass(frozen=True)
+class PlantEvaluation:
+    """The policy by itself, and with the filter that it is shipped with; from the same starts."""
+
+    bare: Outcome
+    filtered: Outcome
+    bare_trajectories: Trajectories  # in numpy
+    filtered_trajectories: Trajectories
+    limits: tuple[str, ...]  # names
+    score: float | None  # of the bare policy, as NeoRL-2 normalises it, where it has the plant
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """The return of what is shipped."""
+        return float(self.filtered.returns.mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        bare, filtered = self.bare.to_dict(), self.filtered.to_dict()
+        return {
+            "mean": self.mean,
+            "stderr": filtered["return_stderr"],
+            "episodes": len(self.filtered.returns),
+            "bare": bare,
+            "filtered": filtered,
+            **({} if self.score is None else {"score": self.score}),
+        }
+
+    def lines(self) -> dict[str, str]:
+        """For people."""
+        lines = self.bare.lines("bare", self.limits)
+        lines |= self.filtered.lines("filtered", self.limits)
+        lines["filter"] = (
+            f"acts in {self.filtered.interventions:.1%} of the steps, "
+            f"{self.filtered.emergencies:.2%} are emergency actions"
+        )
+        if self.score is not None:
+            lines["normalised score"] = f"{self.score:.1f}, as NeoRL-2 has it, bare"
+        return lines
+
+
+class PlantEvaluator:
+    """Plays whole episodes of a plant in one compiled program.
+
+    gamma: of the discounted returns, by which off-policy estimates are measured. to_policy: the
+    policy that is executed, of what a trainer gives as its agents.
+    """
+
+    def __init__(
+        self,
+        env: PureEnv,
+        constraints: SafetyConstraints,
+        episodes: int,
+        gamma: float = 0.99,
+        to_policy: Callable[[PyTree], PolicyState] = lambda agents: agents,
+    ):
+        self.env, self.constraints, self.episodes, self.gamma = env, constraints, episodes, gamma
+        self.to_policy = to_policy
+        self._play = jax.jit(self._episodes, static_argnames="filtered")
+
+    def __call__(self, agents: PyTree, key: Key) -> PlantEvaluation:
+        start = time.perf_counter()
+        key, params = as_key(key), self.env.default_params()
+        bare, filtered = (
+            jax.device_get(self._play(agents, self.constraints, key, params, filtered=way))
+            for way in (False, True)
+        )
+        alone = outcome(bare, self.gamma)
+        return PlantEvaluation(
+            bare=alone,
+            filtered=outcome(filtered, self.gamma),
+            bare_trajectories=bare,
+            filtered_trajectories=filtered,
+            limits=tuple(limit.name for limit in self.env.base.plant.limits),
+            score=normalised_score(self.env, float(alone.returns.mean())),
+            seconds=time.perf_counter() - start,
+        )
+
+    def _episodes(
+        self,
+        agents: PyTree,
+        constraints: SafetyConstraints,
+        key: Key,
+        params: PyTree,
+        *,
+        filtered: bool,
+    ) -> Trajectories:
+        policy, episodes = self.to_policy(agents), self.episodes
+        worlds = batch(self.env, episodes)
+        start_key, play_key = draws.split(key)
+        state, first = worlds.reset(start_key, params)
+        memory = jax.vmap(lambda place: initial_memory(constraints, place))(state.action)
+
+        def choose(world: PyTree, memory: PyTree, _: Key) -> tuple[PyTree, PyTree]:
+            obs = world[1]  # no key: the policy as it is shipped does not explore
+            if not filtered:
+                never = jnp.zeros(episodes, bool)
+                return (policy_step(policy, obs), never, never), memory
+            action, report = safe_policy_execution(policy, ControlState(obs, memory), constraints)
+            return (action, report.intervened, report.emergency), report.memory
+
+        def step(world: PyTree, chosen: PyTree, key: Key) -> tuple[PyTree, Trajectories]:
+            (state, obs, alive), (action, intervened, emergency) = world, chosen
+            state, after = worlds.step(key, state, action, params)
+            margins = after.info.safety.margins
+            row = Trajectories(alive, after.reward, margins, obs, action, intervened, emergency)
+            return (state, after.obs, alive & ~(after.terminated | after.truncated)), row
+
+        world = (state, first.obs, jnp.ones(episodes, bool))
+        horizon = int(self.env.default_params().horizon)
+        return rollout.play_steps(choose, step, play_key, world, memory, horizon)[2]
+
+
+def normalised_score(env: PureEnv, mean_return: float) -> float | None:
+    """100 (R - min) / (max - min) with NeoRL-2's figures, where it has this plant."""
+    home = sys.modules[type(env.base.plant).__module__]
+    function = getattr(home, "normalised_score", None)
+    return None if function is None else float(function(mean_return))
+
+
+def outcome(trajectories: Trajectories, gamma: float) -> Outcome:
+    """Statistics of trajectories."""
+    alive = np.asarray(trajectories.alive)
+    reward = np.where(alive, trajectories.reward, 0.0).astype(np.float64)
+    steps = max(int(alive.sum()), 1)
+    crossed = (trajectories.margins < 0.0) & alive[..., None]
+    worst = np.where(alive[..., None], trajectories.margins, np.inf).min((0, 1))
+    return Outcome(
+        returns=reward.sum(0),
+        discounted=(reward * gamma ** np.arange(len(reward))[:, None]).sum(0),
+        lengths=alive.sum(0),
+        violated=np.asarray(crossed.sum((0, 1)) / steps),
+        worst=worst,
+        interventions=float((trajectories.intervened & alive).sum() / steps),
+        emergencies=float((trajectories.emergency & alive).sum() / steps),
+    )
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def save_trajectories(folder: Path, evaluation: PlantEvaluation) -> Path:
+    """Writes trajectories.npz: the first episodes of an evaluation, step by step."""
+    ways = {"bare": evaluation.bare_trajectories, "filtered": evaluation.filtered_trajectories}
+    columns: dict[str, Any] = {
+        f"{way}_{name}": np.asarray(value)[:, :KEPT_EPISODES]
+        for way, trajectories in ways.items()
+        for name, value in vars(trajectories).items()
+    }
+    path = Path(folder) / TRAJECTORIES_FILE
+    with atomic_path(path) as draft, draft.open("wb") as file:
+        np.savez_compressed(file, **columns)
+    return path
+
+
+def read_trajectories(folder: Path, way: str) -> Trajectories:
+    """The first episodes of a run's last evaluation, `bare` or `filtered`, in numpy."""
+    with np.load(Path(folder) / TRAJECTORIES_FILE) as kept:
+        names = Trajectories.__dataclass_fields__
+        return Trajectories(**{name: kept[f"{way}_{name}"] for name in names})

@@ -1,0 +1,169 @@
+"""What the data alone said of a policy, beside the truth; and whether it leaves the data."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from worldloom.report import page, svg
+from worldloom.report.axes import Scale, number, scale
+from worldloom.report.runs import Run, is_number
+from worldloom.suites.plant.charts import BARE, FILTERED, LOGGED, percent
+from worldloom.suites.plant.ope import NOISE
+
+_OFTEN, _MOSTLY = 0.15, 0.4  # of the policy's wishes outside of the data; 0.05 is the data's own
+_SETTLED = 0.05  # change of fitted values towards the end that is taken for none
+_TITLE = "From the data alone"
+
+
+class Interval(NamedTuple):
+    """An estimate and both ends of its interval; None where there is no number."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+
+    def holds(self, truth: float | None) -> str | None:
+        """Whether the truth is inside, for people; None if that cannot be said."""
+        if truth is None or self.low is None or self.high is None:
+            return None
+        return "yes" if self.low <= truth <= self.high else "no"
+
+
+def estimates(ope: Mapping[str, Any], run: Run) -> str:
+    """What could be known before the plant was touched, beside what then came out."""
+    if "data" not in run.about:
+        return ""  # it learned in the plant
+    given = ope.get("estimates")
+    given = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
+    support = _support(ope.get("support"))
+    if not given and not support:
+        none = "<p>No off-policy estimate was asked for (ope_updates is 0).</p>"
+        return "" if run.settings.get("ope_updates", 1) else page.section(_TITLE, none)
+    truth, logged = _number(ope.get("true_return")), _number(ope.get("logged_return"))
+    named = (("in truth", truth, BARE), ("logged data", logged, LOGGED))
+    marks = [(name, value, ink) for name, value, ink in named if value is not None]
+    intervals = [
+        Interval(str(row.get("method")), *(_number(row.get(n)) for n in ("value", "low", "high")))
+        for row in given
+    ]
+
+    def draw(width: int) -> str:
+        return interval_chart(
+            intervals,
+            marks,
+            title="Estimates beside the truth",
+            axis_label="discounted return of an episode",
+            width=width,
+        )
+
+    rows = [
+        [*interval, _number(row.get("effective")), interval.holds(truth)]
+        for interval, row in zip(intervals, given, strict=True)
+    ]
+    head = ["estimator", "estimate", "from", "to", "episodes' worth", "truth inside"]
+    text = (
+        "Fitted to the log, without touching the plant: what the bare policy would earn in an "
+        f"episode, rewards discounted by {number(_number(ope.get('gamma')))} a step. The "
+        "intervals of 95 % come from resampling logged episodes: they tell of the chance in the "
+        "log, not of errors of the method."
+    )
+    notes = []
+    if run.evals and ope.get("steps") not in (None, run.evals[-1].get("steps")):
+        steps = escape(page.shown(ope["steps"]))
+        notes.append(f"<p>These are of update {steps}; the run has gone on since.</p>")
+    drift = _number(ope.get("fqe_drift"))
+    if drift is not None and drift > _SETTLED:
+        notes.append(
+            "<p>Fitted Q evaluation <b>has not settled</b>: its values still changed by "
+            f"{percent(drift)} % in the last tenth of its updates. Give it more of them "
+            "(--ope-updates) before you go by it.</p>"
+        )
+    noise = ""
+    if any("importance" in interval.name for interval in intervals):
+        noise = (
+            f'<p class="soft">Importance sampling judges the policy with noise of {NOISE:g} on its '
+            "actions, as it needs one that varies. Resting on few episodes' worth of evidence, it "
+            "is a guess, however narrow its interval.</p>"
+        )
+    shown = [page.figure(draw), *notes, page.table(head, rows), noise] if intervals else []
+    return page.section(_TITLE, *shown, support, text=text)
+
+
+def _support(support: Any) -> str:
+    """How far the policy leaves the data, for somebody who has to decide."""
+    outside = _number(support.get("outside")) if isinstance(support, dict) else None
+    if outside is None:
+        return ""
+    if outside <= _OFTEN:
+        verdict = "It stays where there are data: the estimates rest on evidence."
+    elif outside <= _MOSTLY:
+        verdict = "It leaves the data now and then: take the estimates with care."
+    else:
+        verdict = (
+            "Much of what it wants was never tried, and the estimates are guesses there: log such "
+            "actions first, or try it under supervision."
+        )
+    said = (
+        f"In {percent(outside)} % of logged situations the policy wants something that is further "
+        "from all that was logged than usual within the log (of the log itself: 5 %)."
+    )
+    change = _number(support.get("change"))
+    if change is not None:  # actions span from -1 to 1
+        said += f" On average it differs from what was logged by {percent(0.5 * change)} % of an "
+        said += "actuator's range."
+    return f"<h3>Does the policy leave the data?</h3><p>{said} <b>{verdict}</b></p>"
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if is_number(value) else None
+
+
+# The chart ---------------------------------------------------------------------------------------
+
+
+def interval_chart(
+    rows: Sequence[Interval],
+    marks: Sequence[tuple[str, float, int]],
+    *,
+    title: str,
+    axis_label: str,
+    width: int,
+) -> str:
+    """Estimates with their intervals; `marks` are vertical lines: name, value, colour."""
+    head, slot = 20.0 * len(marks) + 6, 46.0
+    bottom = head + slot * len(rows) + 4
+    covered = [v for _, *values in rows for v in values if v is not None]
+    left, right = 8.0, width - 16.0
+    count = max(3, int((right - left) // 110))
+    across = scale([*covered, *(at for _, at, _ in marks)], left, right, count=count)
+    parts = [svg.x_axis(across, head, bottom, axis_label)]
+    for n, (name, at, ink) in enumerate(marks):
+        x, y, said = float(across(at)), 20.0 * n + 13, f"{name} {number(at, 4)}"
+        # Beside its line, on the side where there is room.
+        after = x + 6 + svg.text_width(said) < width
+        words = svg.text(x + 6 if after else x - 6, y, said, "start" if after else "end")
+        dashed = svg.line(x, y - 10, x, bottom, 1.0, ' stroke-width="2" stroke-dasharray="6 4"')
+        parts.append(f'<g class="reference" style="color:{svg.color(ink)}">{dashed}</g>{words}')
+    for n, row in enumerate(rows):
+        y = head + slot * n
+        fits = svg.text_width(row.name) < right - left
+        parts.append(svg.text(left, y + 15, row.name if fits else row.name.split(",")[0]))
+        parts.append(_interval(row, across, y + 31))
+    return svg.chart(parts, width, bottom + (46 if axis_label else 26), title)
+
+
+def _interval(row: Interval, across: Scale, y: float) -> str:
+    known = [v for v in (row.low, row.value, row.high) if v is not None]
+    if not known:
+        return svg.text(across.start, y + 4, "no estimate", dim=True)
+    start, end = float(across(min(known))), float(across(max(known)))
+    drawn = [svg.line(start, y, end, y, 1.0, ' stroke-width="4" stroke-linecap="round"')]
+    drawn += [svg.line(x, y - 7, x, y + 7, 1.0, ' stroke-width="2"') for x in (start, end)]
+    if row.value is not None:
+        x = float(across(row.value))
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="currentColor"/>')
+    value, low, high = (number(v, 4) for v in row[1:])
+    said = f"<title>{escape(f'{row.name}: {value}, from {low} to {high}')}</title>"
+    ink = svg.color(FILTERED)
+    return f'<g class="interval" style="color:{ink}">{said}{"".join(drawn)}</g>'

@@ -1,0 +1,244 @@
+"""The page of a run of a plant: returns, limits, estimates, and episodes."""
+
+import json
+import shlex
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldloom.replay.dataset_files import read_npz
+from worldloom.report import page
+from worldloom.report.axes import number
+from worldloom.report.run_page import Fact, hero, inside, write_page
+from worldloom.report.run_page import facts as common_facts
+from worldloom.report.runs import Run, read_run
+from worldloom.suites.plant import charts, episode
+from worldloom.suites.plant.charts import Log, PlantFacts, part, percent, plant_facts, words
+from worldloom.suites.plant.evaluate import TRAJECTORIES_FILE, Trajectories, read_trajectories
+from worldloom.suites.plant.ope import OPE_FILE
+from worldloom.suites.plant.ope_page import estimates
+from worldloom.suites.plant.problem import CONSTRAINTS_FILE, DATA_FILE
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, IndexError)
+
+
+def write_report(folder: str | Path) -> Path:
+    """Writes `report.html` into the folder of a run of a plant and returns its path.
+
+    A run that is incomplete gives a page that says what is missing.
+    """
+    run = read_run(folder)
+    plant, unit = plant_facts(run), charts.unit_of_steps(run)
+    logged = _readable(lambda: _logged(run.path))
+    both = _readable(lambda: _trajectories(run.path))
+    ope = _readable(lambda: _ope(run.path))
+    data = Path(str(run.settings.get("dataset", ""))).stem
+    return write_page(
+        run,
+        hero=page.note("Mind this", _accidents(run, plant)) + hero(_facts(run, plant, logged)),
+        sections=[
+            charts.returns(run, logged),
+            charts.limits(run, plant, logged),
+            estimates(ope or {}, run),
+            *(_episodes(both[0], both[1], plant) if both else ()),
+            _constraints(run),
+            _data(run, logged),
+            inside(run, unit=unit),
+            _commands(run),
+        ],
+        tags=[f"{data} data"] if "data" in run.about else [],
+        missing=_missing(run, logged, both, ope),
+        unit=unit,
+    )
+
+
+# What is there -----------------------------------------------------------------------------------
+
+
+def _readable(read: Callable[[], Any]) -> Any:
+    """What `read` gives; None if the file is not there, or cannot be read."""
+    try:
+        return read()
+    except _UNREADABLE:
+        return None
+
+
+def _logged(folder: Path) -> Log:
+    """What data.npz says of itself."""
+    columns = read_npz(folder / DATA_FILE).columns
+    reward = np.asarray(columns["reward"], np.float64).ravel()
+    over = (columns["terminated"] > 0) | (columns["truncated"] > 0)
+    starts = np.flatnonzero(np.concatenate([[True], over.ravel()[:-1]]))
+    returns = np.add.reduceat(reward, starts)
+    cost = columns.get("cost")
+    return Log(returns, [] if cost is None else (cost > 0).mean(0).tolist())
+
+
+def _trajectories(folder: Path) -> tuple[Trajectories, Trajectories] | None:
+    """The bare and the filtered ones; None if there are none of use."""
+    both = read_trajectories(folder, "bare"), read_trajectories(folder, "filtered")
+    return both if all(each.alive.any() for each in both) else None
+
+
+def _ope(folder: Path) -> dict[str, Any] | None:
+    content = json.loads((folder / OPE_FILE).read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) and content else None
+
+
+def _missing(run: Run, logged: Log | None, both: Any, ope: Any) -> list[str]:
+    files = [
+        (TRAJECTORIES_FILE, both is not None, "no margins over time"),
+        (CONSTRAINTS_FILE, (run.path / CONSTRAINTS_FILE).is_file(), "no constraints to show"),
+    ]
+    if "data" in run.about:
+        files.append((DATA_FILE, logged is not None, "the return of the data is not shown"))
+        if run.settings.get("ope_updates", 1):
+            files.append((OPE_FILE, ope is not None, "no off-policy estimate"))
+    lines = []
+    for name, readable, lost in files:
+        if not readable:
+            what = "cannot be read" if (run.path / name).exists() else "is not there"
+            lines.append(f"{name} {what}: {lost}.")
+    return lines
+
+
+def _accidents(run: Run, plant: PlantFacts) -> list[str]:
+    """What somebody who ships this policy must know."""
+    if not run.evals:
+        return []
+    shipped, lines = part(run.evals[-1], "filtered"), []
+    for limit, share in zip(plant.limits, shipped.get("violated") or (), strict=False):
+        if limit.get("hard") and share:
+            lines.append(
+                f"Behind the filter the hard limit {words(limit['name'])} was still crossed in "
+                f"{percent(share)} % of the steps: the filter cannot undo what is under way, and "
+                "knows its model of the plant, not what disturbs it. Leave it more room, or let it "
+                "look further ahead."
+            )
+    emergencies = shipped.get("emergencies") or 0.0
+    if emergencies > 0.05:
+        lines.append(
+            f"The emergency action was executed in {percent(emergencies)} % of the steps; after "
+            "several in a row it stays until somebody resets it. The return behind the filter is "
+            "then that of the emergency action."
+        )
+    return lines
+
+
+# At the top --------------------------------------------------------------------------------------
+
+
+def _facts(run: Run, plant: PlantFacts, logged: Log | None) -> list[Fact]:
+    items = _scores(run, plant) if run.evals else []
+    if logged is not None:
+        best = f"of {len(logged.returns):,} episodes; the best {number(logged.returns.max())}"
+        items.insert(2 if run.evals else 0, ("return, logged data", number(logged.mean), "", best))
+    scored = "greedy score"  # which is told in more detail here
+    common = common_facts(run, charts.unit_of_steps(run), scored)
+    return items + [fact for fact in common if fact[0] != scored]
+
+
+def _scores(run: Run, plant: PlantFacts) -> list[Fact]:
+    last = run.evals[-1]
+    filtered, bare = part(last, "filtered"), part(last, "bare")
+    count = run.settings.get("eval_episodes")
+    items: list[Fact] = []
+    for name, row, text in (
+        ("return, behind the filter", filtered, f"as it is shipped; mean of {count} episodes"),
+        ("return, bare policy", bare, "from the same starts, nothing in between"),
+    ):
+        error = row.get("return_stderr")
+        unit = "" if error is None else f"± {number(error, 2)}"
+        items.append((name, number(row.get("return")), unit, text))
+    if last.get("score") is not None:
+        text = "of the bare policy; 0 and 100 as NeoRL-2 has them"
+        items.append(("normalised score", number(last["score"]), "", text))
+    acts, emergencies = percent(filtered.get("interventions")), percent(filtered.get("emergencies"))
+    text = f"in {emergencies} % by the emergency action"
+    items.append(("filter acts in", acts, "% of steps", text))
+    hard = [i for i, limit in enumerate(plant.limits) if limit.get("hard")]
+    with_filter, without = (_most(row.get("violated"), hard) for row in (filtered, bare))
+    if with_filter is not None:
+        text = f"the one crossed most, behind the filter; {percent(without)} % without it"
+        items.append(("hard limit crossed", percent(with_filter), "% of steps", text))
+    return items
+
+
+def _most(shares: Any, chosen: Sequence[int]) -> float | None:
+    """The largest of the chosen shares; None if there is none."""
+    known = [shares[i] for i in chosen if i < len(shares or ()) and shares[i] is not None]
+    return max(known, default=None)
+
+
+# Episodes ----------------------------------------------------------------------------------------
+
+
+def _episodes(bare: Trajectories, filtered: Trajectories, plant: PlantFacts) -> list[str]:
+    """Margins over time, then signals and actuators, of the episode that tells most."""
+    number, why = episode.busiest_episode(filtered), "the filter has most to do"
+    if number is None:
+        number = episode.closest_episode(bare, plant)
+        why = "the bare policy comes closest to a hard limit; the filter never acts"
+    margins = (
+        f"Lines: the episode in which {why}. Bands: all {bare.alive.shape[1]} episodes that were "
+        "kept. Below the dashed line the limit is crossed. Shades: steps in which the filter "
+        "changed what the policy wanted, or executed the emergency action. A line ends where the "
+        "plant was lost."
+    )
+    signals = "The same episode: what was measured and what was done, bare and behind the filter."
+    parts = (
+        ("Margins over time", episode.margins, margins),
+        ("Signals and actuators", episode.signals, signals),
+    )
+    return [
+        page.section(title, draw(bare, filtered, plant, number), text=text)
+        for title, draw, text in parts
+    ]
+
+
+# What it was held to, and what it learned from ---------------------------------------------------
+
+
+def _constraints(run: Run) -> str:
+    path = run.path / CONSTRAINTS_FILE
+    if not path.is_file():
+        return ""
+    content = path.read_text(encoding="utf-8", errors="replace")
+    names = run.about.get("constraints")
+    text = f"What the filter holds every action to, in physical units ({CONSTRAINTS_FILE})"
+    if isinstance(names, list) and names:
+        text += f": {len(names)} rows in all, those of the actuators' ranges among them"
+    return page.section("Constraints in force", page.command(content.strip()), text=text + ".")
+
+
+def _data(run: Run, logged: Log | None) -> str:
+    values = dict(part(run.about, "data"))
+    provenance = values.pop("provenance", None)
+    values |= provenance if isinstance(provenance, dict) else {}
+    if not values and logged is None:
+        return ""
+    if logged is not None:
+        returns = logged.returns
+        values["return of an episode"] = (
+            f"{number(logged.mean, 4)} ± {number(returns.std(), 2)}, from "
+            f"{number(returns.min(), 4)} to {number(returns.max(), 4)}"
+        )
+    parts = [f'<div class="columns"><div>{page.settings(values)}</div></div>']
+    if (run.path / DATA_FILE).is_file():
+        describe = ["worldloom", "data", "describe", str(run.path / DATA_FILE)]
+        parts += ["<h3>Look into it</h3>", page.command(shlex.join(describe))]
+    return page.section("What it learned from", *parts)
+
+
+def _commands(run: Run) -> str:
+    if not run.has_checkpoint:
+        return ""
+    lines = (
+        ("Try it in the plant again", ["worldloom", "eval", str(run.path)]),
+        ("Ship it with its filter", ["worldloom", "export", str(run.path)]),
+    )
+    parts = [f"<h3>{name}</h3>{page.command(shlex.join(line))}" for name, line in lines]
+    return page.section("What to do with it", *parts)

@@ -1,0 +1,226 @@
+"""The constraints of a plant: from its limits, or from a file.
+
+What a plant says of itself is written down as the text of a constraint file, in its own units, and
+read like any other: `constraint_text` is where somebody who wants other constraints starts from.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom.core.names import suggest
+from worldloom.core.types import Array
+from worldloom.core.yaml_nodes import read_text
+from worldloom.safety.constraint_file import parse_constraints
+from worldloom.safety.constraints import SafetyConstraints
+from worldloom.suites.plant.controllers import without_memory
+from worldloom.suites.plant.plant import PlantWorld
+
+SETTLING = 100  # steps for which an action is held to see where it leads
+MOST_CORNERS = 4  # actuators whose combinations are all tried
+STARTS = 256  # states that a backup is tried from
+
+
+def constraints_for(
+    world: PlantWorld, *, backup: Callable[[Array], Array] | None = None, **options: Any
+) -> SafetyConstraints:
+    """The constraints that a plant's limits and its known model amount to.
+
+    backup: what takes over in the lookahead, obs (n,) -> action (m,); `safest_backup` by default.
+    options: those of `constraint_text`.
+    """
+    text = constraint_text(world, **options)
+    return constraints_in(text, f"{world.plant.name}'s limits", world, backup)
+
+
+def constraints_from(
+    world: PlantWorld, path: str | Path, backup: Callable[[Array], Array] | None = None
+) -> SafetyConstraints:
+    """The constraints in a file, checked against the plant's signals, with its known model."""
+    return constraints_in(read_text(path), str(path), world, backup)
+
+
+def constraints_in(
+    text: str, source: str, world: PlantWorld, backup: Callable[[Array], Array] | None = None
+) -> SafetyConstraints:
+    """As `constraints_from`, of a file's text; `source` is named in errors."""
+    plant = world.plant
+    return parse_constraints(
+        text,
+        source,
+        plant.observation,
+        plant.action,
+        world.model(),
+        backup=backup,
+        loops=without_memory(world) if plant.loops else None,
+        step_seconds=plant.step_seconds,
+    )
+
+
+def constraint_text(
+    world: PlantWorld,
+    *,
+    gamma: float = 1.0,
+    reserve: float = 0.05,
+    emergency: Mapping[str, float] | None = None,
+    trip: bool = False,
+    lookahead: int = 10,
+    latch_after: int = 3,
+) -> str:
+    """What a plant's limits and its known model amount to, as the text of a constraint file.
+
+    Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
+    are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
+    rates. emergency: physical values by actuator; `safest_action` where it is not given.
+
+    lookahead: steps for which hard limits must hold if the backup takes over; 0: none. A barrier
+    looks one step ahead, which is too late where an actuator acts with a lag: behind a barrier
+    alone the reactor runs away. reserve: the share of a signal's range by which barriers and
+    lookahead stay away from its hard limits, for what the model does not know; with 0, a plant
+    that is disturbed at the very edge crosses it.
+    """
+    plant = world.plant
+    if not 0.0 <= reserve < 1.0:
+        raise ValueError(f"{plant.name}: reserve={reserve:g}; it is a share of a signal's range")
+    where = _emergency(world, emergency)
+    ranges = {s.name: s.high - s.low for s in plant.observation}
+    units = {s.name: s.unit for s in (*plant.observation, *plant.action)}
+    bounds = np.asarray(world.params.bounds)
+    lines = ["emergency:"]
+    lines += [f"  {name}: {value:.9g} {units[name]}".rstrip() for name, value in where.items()]
+    parts: dict[str, list[str]] = {"rate": [], "state": [], "barriers": [], "lookahead": []}
+    for limit, bound in zip(plant.limits, bounds, strict=True):
+        quantity = f"{bound:.9g} {units[limit.signal]}".rstrip()
+        hard = str(limit.hard).lower()
+        if limit.kind == "rate":
+            parts["rate"].append(f"{limit.signal}: {{at_most: {quantity}, hard: {hard}}}")
+            continue
+        trips = str(trip and limit.hard).lower()
+        row = f"{limit.name}: {{signal: {limit.signal}, {limit.kind}: "
+        parts["state"].append(f"{row}{quantity}, hard: {trips}}}")
+        kept = reserve * ranges[limit.signal] * limit.hard
+        bound = bound - kept if limit.kind == "at_most" else bound + kept
+        row += f"{bound:.9g} {units[limit.signal]}".rstrip()
+        parts["barriers"].append(f"{row}, hard: {hard}, gamma: {gamma:.9g}}}")
+        if lookahead and limit.hard:
+            parts["lookahead"].append(f"{row}}}")
+    for key, rows in parts.items():
+        if not rows:
+            continue
+        lines.append(f"{key}:")
+        indent = "  "
+        if key == "lookahead":
+            backup = safest_backup(world, where, lookahead, reserve)
+            lines += [f"  steps: {lookahead}", f"  backup: {backup}", "  rows:"]
+            indent = "    "
+        lines += [indent + row for row in rows]
+    return "\n".join([*lines, f"latch_after: {latch_after}"]) + "\n"
+
+
+def _emergency(world: PlantWorld, given: Mapping[str, float] | None) -> dict[str, float]:
+    """Physical values by actuator."""
+    names = [signal.name for signal in world.plant.action]
+    if given is None:
+        values = np.asarray(world.control(jnp.asarray(safest_action(world))))
+        return dict(zip(names, values.tolist(), strict=True))
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{world.plant.name}: emergency: {name!r}; {suggest(name, names)}")
+    for name in names:
+        if name not in given:
+            raise ValueError(f"{world.plant.name}: emergency: {name} is missing; give all of them")
+    return {name: float(given[name]) for name in names}
+
+
+def safest_action(world: PlantWorld) -> np.ndarray:
+    """The constant action (m,) in [-1, 1] that keeps the plant's model furthest from its limits.
+
+    Tried are the low end, the middle and the high end of every actuator, from the middle of all
+    signals' ranges on, for `SETTLING` steps; with more than `MOST_CORNERS` actuators only one is
+    moved at a time. What counts is the smallest margin on the way, in shares of its signal's range,
+    of hard limits; of all, where none is hard; the middle, where there are none. A guess, made so
+    that there is an emergency action at all: whoever knows the plant says which one it is.
+    """
+    plant, size = world.plant, len(world.plant.action)
+    least = _least_margin(world)
+    if least is None:
+        return np.zeros(size, np.float32)
+    if size <= MOST_CORNERS:
+        tried = np.asarray(list(itertools.product((0.0, -1.0, 1.0), repeat=size)), np.float32)
+    else:
+        tried = np.concatenate([np.zeros((1, size)), -np.eye(size), np.eye(size)])
+        tried = tried.astype(np.float32)
+    middle = jnp.asarray([(s.low + s.high) / 2.0 for s in plant.observation], jnp.float32)
+
+    def held(action: Array) -> Array:
+        return least(middle, lambda _: action, SETTLING)
+
+    margins = np.asarray(jax.jit(jax.vmap(held))(tried))
+    return tried[int(np.argmax(np.where(np.isfinite(margins), margins, -np.inf)))]
+
+
+def safest_backup(
+    world: PlantWorld, emergency: Mapping[str, float], steps: int, reserve: float
+) -> str:
+    """`loops` or `emergency`: what to let take over for `steps`.
+
+    The one under which the plant's model keeps `reserve` from more of the states that episodes
+    start in; the emergency action, where both do as well. To hold still brings a reactor to rest,
+    but keeps no building warm in every weather.
+    """
+    least = _least_margin(world)
+    if least is None or not world.plant.loops:
+        return "emergency"
+    keys = jax.random.split(jax.random.key(0), STARTS)
+    starts = jax.vmap(lambda key: world.reset(key, world.params)[1].obs)(keys)
+    ends = [(signal.low, signal.high) for signal in world.plant.action]
+    shares = [
+        2.0 * (value - low) / (high - low) - 1.0
+        for value, (low, high) in zip(emergency.values(), ends, strict=True)
+    ]
+    still = jnp.asarray(shares, jnp.float32)
+
+    def kept(backup: Callable[[Array], Array]) -> float:
+        margins = jax.jit(jax.vmap(lambda obs: least(obs, backup, steps)))(starts)
+        return float((margins >= reserve).mean())
+
+    return "loops" if kept(without_memory(world)) > kept(lambda _: still) else "emergency"
+
+
+def _least_margin(
+    world: PlantWorld,
+) -> Callable[[Array, Callable[[Array], Array], int], Array] | None:
+    """(obs (n,), policy, steps) -> the smallest margin on the way, by the plant's model.
+
+    In shares of its signal's range; of hard limits, or of all where none is hard. None: there are
+    no limits.
+    """
+    plant = world.plant
+    limits = [
+        pair
+        for pair in zip(plant.limits, np.asarray(world.params.bounds), strict=True)
+        if pair[0].kind != "rate"
+    ]
+    limits = [pair for pair in limits if pair[0].hard] or limits
+    if not limits:
+        return None
+    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
+    which = np.asarray([signals[limit.signal] for limit, _ in limits])
+    sign = np.asarray([1.0 if limit.kind == "at_most" else -1.0 for limit, _ in limits], np.float32)
+    bound = np.asarray([b for _, b in limits], np.float32)
+    ranges = np.asarray([signal.high - signal.low for signal in plant.observation], np.float32)
+    model = world.model()
+
+    def least(obs: Array, policy: Callable[[Array], Array], steps: int) -> Array:
+        def step(obs: Array, _: None) -> tuple[Array, Array]:
+            obs = model(obs, policy(obs))
+            return obs, (sign * (bound - obs[which]) / ranges[which]).min()
+
+        return jax.lax.scan(step, obs, None, length=steps)[1].min()
+
+    return least

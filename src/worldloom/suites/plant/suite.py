@@ -1,0 +1,121 @@
+"""The plant suite: industrial control, learned from logged data or online, with a safety filter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from worldloom.core.checks import check_fields, check_seed
+from worldloom.core.lazy import lazy
+from worldloom.training.suite import Suite, World
+
+DataQuality = Literal["expert", "medium", "mixed", "random"]
+DATA_QUALITIES: tuple[DataQuality, ...] = get_args(DataQuality)
+
+
+@dataclass(frozen=True)
+class PlantSettings:
+    """What runs of plants take beyond the common settings.
+
+    Offline algorithms learn from `dataset`: what a scripted controller of that quality logs in
+    `data_steps` rows, or an npz file. Online ones learn in the plant, from the policy of an
+    offline run if `init_from` names one.
+    """
+
+    CADENCE: ClassVar[tuple[str, ...]] = ("ope_updates",)
+
+    dataset: str = "medium"  # expert, medium, mixed, random (a scripted controller), or FILE.npz
+    data_steps: int = 100_000  # rows that a scripted controller logs
+    data_seed: int = 0
+    constraints: str | None = None  # a YAML file; without one, what the plant's limits amount to
+    ope_updates: int = 10_000  # of fitted Q evaluation at the end; 0: no off-policy estimates
+    filter_training: bool = False  # online: whether the safety filter stands before the plant
+    init_from: str | None = None  # online: the folder of an offline run to start from
+
+    def __post_init__(self):
+        for name in ("dataset", "constraints", "init_from"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, str(value))
+        check_fields("plant", self, at_least={"data_steps": 1, "ope_updates": 0})
+        check_seed(self.data_seed)
+        if self.dataset not in DATA_QUALITIES and Path(self.dataset).suffix != ".npz":
+            raise ValueError(
+                f"plant: dataset={self.dataset!r}; use {', '.join(DATA_QUALITIES)}, or the path of "
+                "an npz file (`worldloom data` makes, checks and describes them)"
+            )
+
+
+_OFFLINE: dict[str, Any] = {
+    "steps": 50_000,
+    "eval_every": 10_000,
+    "checkpoint_every": 10_000,
+    "eval_episodes": 64,
+    "chunk": 1,
+}
+_ONLINE: dict[str, Any] = {"num_worlds": 64, "eval_episodes": 64}
+_OFF_POLICY = {
+    "normalise_observations": True,
+    "buffer_size": 100_000,
+    "learning_starts": 5_000,
+    "gradient_steps": 16,
+}
+_BY_ALGORITHM: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "steps": 2_000_000,
+        "eval_every": 400_000,
+        "checkpoint_every": 400_000,
+        "ppo": {"unroll_length": 64, "normalise_observations": True, "entropy_cost": 0.0},
+    },
+    "sac": {"steps": 100_000, "eval_every": 20_000, "checkpoint_every": 20_000, "sac": _OFF_POLICY},
+    "td3": {"steps": 100_000, "eval_every": 20_000, "checkpoint_every": 20_000, "td3": _OFF_POLICY},
+}
+
+
+def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
+    """Settings that control the reactor; the usual algorithm is IQL, from logged data."""
+    algo = algo or "iql"
+    if algo in _BY_ALGORITHM:
+        return {"algo": algo} | _ONLINE | _BY_ALGORITHM[algo]
+    return {"algo": algo} | (_OFFLINE if _is_offline(algo) else _ONLINE)
+
+
+def _is_offline(algo: str) -> bool:
+    if algo == "iql":
+        return True  # known without importing it, and jax
+    from worldloom import algos
+
+    return algos.get(algo).loop == "offline"
+
+
+_WORLDS = {
+    "pipeline": "a gate whose water arrives twenty steps later, at a flow that keeps changing",
+    "dmsd": "two masses between springs and dampers, pushed to where they are wanted",
+    "simglucose": "insulin for a patient with diabetes who eats and whose body answers late",
+    "industrial-benchmark": (
+        "steer a machine between consumption and fatigue, with effects that come late"
+    ),
+    "reactor": "a stirred tank whose reaction heats itself and runs away when cooled too late",
+    "powergrid": "three areas that hold their frequency together while loads wander and jump",
+    "hvac": "four offices heated and cooled through weather, sun and people",
+    "water": "two tanks, a pump, a valve and chlorine for a town that must not run dry",
+}
+
+SUITE = Suite(
+    name="plant",
+    worlds={
+        name: World(f"worldloom.suites.plant.{name.replace('-', '_')}:make", text)
+        for name, text in _WORLDS.items()
+    },
+    settings=PlantSettings,
+    defaults=defaults,
+    problem=lazy("worldloom.suites.plant.problem:make_problem"),
+    page=lazy("worldloom.suites.plant.page:write_report"),
+    export=lazy("worldloom.suites.plant.export:export_run"),
+    commands={
+        "data": (
+            "worldloom.suites.plant.data_command:command",
+            "make, check and describe logged data of a plant",
+        )
+    },
+)

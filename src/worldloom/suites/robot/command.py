@@ -1,0 +1,39 @@
+"""`worldloom pushes RUN`: what pushes a trained robot takes."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from worldloom.training.arguments import parse
+
+
+def pushes(argv: list[str]) -> int:
+    """Pushes the robot of a run with growing force, and says how often it stays up."""
+    import tyro
+
+    @dataclass
+    class Pushes:
+        target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+        """The folder of a run of a robot."""
+        episodes: int | None = None
+        """How many to play for each push; by default as many as in training."""
+        seed: int = 0
+        json: bool = False
+        """Print the result as JSON."""
+
+    args = parse(Pushes, argv, "worldloom pushes", "push a trained robot with growing force")
+    import worldloom
+    from worldloom.suites.robot.evaluate import push_ladder
+
+    run = worldloom.load(args.target)
+    rungs = push_ladder(run, args.episodes, args.seed)
+    if args.json:
+        import json
+
+        summary = {"run": str(args.target), "steps": run.steps}
+        print(json.dumps(summary | {"pushes": [asdict(rung) for rung in rungs]}, indent=2))
+        return 0
+    from worldloom.training.console import facts
+
+    facts(f"{args.target}, step {run.steps:,}", dict(rung.line() for rung in rungs))
+    return 0

@@ -1,0 +1,144 @@
+"""A robot drawn without a graphics card: from the side, and small from the front."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from worldloom.report.colors import RGB, darker, lighter, mix
+from worldloom.suites.robot.shapes import MovingShapes, outline
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+SUPERSAMPLING = 3
+SIDE = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # x to the right, z up: seen from its right
+FRONT = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])  # it faces us, its left on our right
+PAPER: RGB = (234, 238, 246)
+GROUND: RGB = (210, 218, 230)
+CARD: RGB = (222, 230, 242)
+INK: RGB = (72, 80, 94)
+_LIGHT = np.array([-0.35, 0.55])  # where it comes from, on the paper
+
+
+def drawings(motion: MovingShapes, size: tuple[int, int], rows: list[int]) -> Iterator["Picture"]:
+    """A picture (width, height) of each of the frames `rows`."""
+    camera = smooth(motion.base[:, 0])
+    for frame in rows:
+        yield _draw(motion, frame, float(camera[frame]), size)
+
+
+def smooth(path: np.ndarray, width: int = 25) -> np.ndarray:
+    """A path (T,) for a camera: about a second's average of it, so that steps do not shake it."""
+    if len(path) < 3:
+        return path
+    weights = np.hanning(width + 2)[1:-1]
+    padded = np.pad(path, width // 2, mode="edge")
+    return np.convolve(padded, weights / weights.sum(), mode="valid")
+
+
+def _draw(motion: MovingShapes, frame: int, camera: float, size: tuple[int, int]) -> "Picture":
+    from PIL import Image
+
+    width, height = (number * SUPERSAMPLING for number in size)
+    image = Image.new("RGB", (width, height), PAPER)
+    pixels = 0.50 * height / motion.height  # per metre: a robot with a torso fills the height
+    paper = _Paper(image, pixels, (0.44 * width, 0.86 * height))
+    paper.floor(camera)
+    paper.robot(motion, frame, SIDE, camera)
+    card = Image.new("RGB", (round(0.23 * width), round(0.38 * height)), CARD)
+    small = _Paper(card, 0.42 * pixels, (0.5 * card.width, 0.88 * card.height))
+    small.line(mix(GROUND, INK, 0.3))
+    small.robot(motion, frame, FRONT, float(motion.base[frame, 1]))
+    image.paste(card, (round(0.75 * width), round(0.05 * height)), _rounded(card))
+    return image.resize(size, Image.Resampling.BOX)
+
+
+def _rounded(card: "Picture") -> "Picture":
+    """A mask that rounds the corners."""
+    from PIL import Image, ImageDraw
+
+    mask = Image.new("L", card.size, 0)
+    ImageDraw.Draw(mask).rounded_rectangle((0, 0, *card.size), 0.06 * card.height, 255)
+    return mask
+
+
+class _Paper:
+    """Draws metres on an image: `origin` is the pixel of the camera's place on the floor."""
+
+    def __init__(self, image: "Picture", pixels: float, origin: tuple[float, float]):
+        from PIL import ImageDraw
+
+        self._image, self._draw = image, ImageDraw.Draw(image)
+        self._pixels, self._origin = pixels, np.array(origin)
+
+    def _at(self, points: np.ndarray) -> list[tuple[float, float]]:
+        spots = self._origin + np.asarray(points) * [self._pixels, -self._pixels]
+        return [(float(x), float(y)) for x, y in spots]
+
+    def floor(self, camera: float) -> None:
+        """The ground, with a tick every 0.1 m and a number every 0.5 m."""
+        width, height = self._image.size
+        y = self._origin[1]
+        self._draw.rectangle((0, y, width, height), GROUND)
+        self._draw.line((0, y, width, y), mix(GROUND, INK, 0.45), round(0.006 * height))
+        left = camera - self._origin[0] / self._pixels
+        right = camera + (width - self._origin[0]) / self._pixels
+        for step in range(math.ceil(left * 10) - 2, math.floor(right * 10) + 3):
+            x = self._origin[0] + (step / 10 - camera) * self._pixels
+            named = step % 5 == 0
+            length = (0.032 if named else 0.016) * height
+            ink = mix(GROUND, INK, 0.55 if named else 0.3)
+            self._draw.line((x, y, x, y + length), ink, max(1, round(0.004 * height)))
+            if named:
+                text = f"{step / 10:g} m".replace("-", "\u2212")
+                self.text(text, (x, y + 0.075 * height), 0.038 * height, mix(GROUND, INK, 0.85))
+
+    def text(self, text: str, place: tuple[float, float], size: float, ink: RGB) -> None:
+        from PIL import ImageFont
+
+        self._draw.text(place, text, ink, ImageFont.load_default(size), anchor="mm")
+
+    def line(self, ink: RGB) -> None:
+        """A plain floor, the middle of the width."""
+        (x, y), width = self._origin, self._image.size[0]
+        self._draw.line((x - 0.36 * width, y, x + 0.36 * width, y), ink, round(0.018 * width))
+
+    def robot(self, motion: MovingShapes, frame: int, view: np.ndarray, camera: float) -> None:
+        """All shapes, the far ones first and a little paler."""
+        away = np.cross(view[0], view[1])  # towards us
+        centres, rotations = motion.poses(frame)
+        self._shadow(centres @ view[0] - camera)
+        depth = centres @ away
+        reach = max(float(np.ptp(depth)), 1e-6)
+        for i in np.argsort(depth, kind="stable"):
+            shape = motion.shapes[i]
+            red, green, blue = (round(255 * min(max(part, 0.0), 1.0)) for part in shape.color)
+            behind = 0.30 * (depth.max() - depth[i]) / reach
+            color = mix((red, green, blue), PAPER, float(behind))
+            place = view @ centres[i] - [camera, 0.0]
+            edge = outline(shape, rotations[i], view)
+            self._draw.polygon(self._at(place + edge), darker(color, 0.42))
+            inner = _inset(edge, 0.0034)
+            self._draw.polygon(self._at(place + inner), darker(color, 0.06))
+            if shape.kind == "box":
+                self._draw.polygon(self._at(place + _inset(inner, 0.005)), color)
+                continue
+            thin = float(np.sort(shape.size)[0])
+            shine = _inset(inner, 0.30 * thin) + 0.14 * thin * _LIGHT
+            self._draw.polygon(self._at(place + shine), lighter(color, 0.14))
+
+    def _shadow(self, along: np.ndarray) -> None:
+        low, high = float(along.min()), float(along.max())
+        (left, top), (right, bottom) = self._at(
+            np.array([[low - 0.02, 0.007], [high + 0.02, -0.012]])
+        )
+        self._draw.ellipse((left, top, right, bottom), mix(GROUND, INK, 0.22))
+
+
+def _inset(edge: np.ndarray, by: float) -> np.ndarray:
+    """An outline about its centre, moved inwards."""
+    reach = np.linalg.norm(edge, axis=1, keepdims=True)
+    # What is long is shortened, what is thin stays in proportion.
+    return edge * (1.0 - np.minimum(by / np.maximum(reach, 1e-9), 0.9))

@@ -1,0 +1,361 @@
+"""Three ways to move the same robot: MuJoCo's C engine in jit, MJX, and a plain loop over MuJoCo.
+
+Each is for B worlds on a leading axis: `step(physics, target, force, domain)` moves servos towards
+`target` (B, n) for one step of control while `force` (B, 2) pushes the base. `domain` is None where
+all worlds are as the model is. What an engine keeps is qpos, qvel and the solver's warm start, so
+that many calls are the same as one long simulation, to the bit.
+"""
+
+import copy
+import inspect
+import os
+import sys
+import threading
+from contextlib import contextmanager, redirect_stdout
+from functools import cached_property
+from importlib import metadata
+from typing import Any, Literal, Protocol, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from worldloom.core.names import suggest
+from worldloom.suites.robot.model import Robot, mujoco
+from worldloom.suites.robot.traced import digest, kept
+from worldloom.suites.robot.types import Array, Domain, Physics, Reading
+
+EngineName = Literal["auto", "c", "mjx", "numpy"]
+
+
+class Engine(Protocol):
+    """Moves robots."""
+
+    @property
+    def robot(self) -> Robot: ...
+
+    def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> Any:
+        """`Physics.full` of N states, float64 (N, ...), in numpy."""
+        ...
+
+    def unpack(self, full: Any) -> np.ndarray:
+        """qpos, qvel and warm start side by side, float64 (N, nq + 2 nv)."""
+        ...
+
+    def step(
+        self, physics: Physics, target: Array, force: Array, domain: Domain | None
+    ) -> Physics: ...
+
+
+def make_engine(name: EngineName, robot: Robot, threads: int | None = None) -> Engine:
+    """An engine by name; `auto` is C on a CPU and MJX elsewhere."""
+    if name not in get_args(EngineName):
+        known = list(get_args(EngineName))
+        raise ValueError(f"there is no physics={name!r}; {suggest(str(name), known)}")
+    if name == "auto":
+        name = "c" if jax.default_backend() == "cpu" else "mjx"
+    if name == "mjx":
+        return MjxEngine(robot)
+    if name == "numpy":
+        return LoopEngine(robot)
+    return CEngine(robot, threads)
+
+
+# States as numbers -----------------------------------------------------------------------------
+
+
+def _side_by_side(qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
+    return np.concatenate([qpos, qvel, warmstart], axis=-1).astype(np.float64)
+
+
+def _as_bits(rows: np.ndarray) -> np.ndarray:
+    """float64 (..., m) as uint32 (..., m, 2): doubles cannot cross a callback while x64 is off."""
+    return np.ascontiguousarray(rows).view(np.uint32).reshape(*rows.shape, 2)
+
+
+def _as_doubles(bits: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(bits).view(np.float64)[..., 0]
+
+
+def _reading(qpos: np.ndarray, qvel: np.ndarray, sensors: np.ndarray) -> Reading:
+    with np.errstate(over="ignore"):  # what has diverged may be beyond float32: infinite then
+        return Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))
+
+
+class _Fields:
+    """The model's numbers that differ between worlds, as functions of a `Domain`."""
+
+    def __init__(self, robot: Robot):
+        model = robot.model
+        names = ("geom_friction", "body_mass", "body_inertia", "actuator_gainprm")
+        self._nominal = {n: getattr(model, n).copy() for n in (*names, "actuator_biasprm")}
+
+    def of(self, xp: Any, domain: Domain) -> dict[str, Array]:
+        """Each field (B, ...)."""
+        nominal = self._nominal
+        # Of all geoms, floor included: where two touch, the larger friction counts.
+        friction = domain.friction[:, None, None]
+        mass = domain.mass[:, None]
+        strength = domain.strength[:, None, None]
+        bias = np.zeros_like(nominal["actuator_biasprm"], bool)
+        bias[:, 1] = True
+        gain = np.zeros_like(nominal["actuator_gainprm"], bool)
+        gain[:, 0] = True
+        return {
+            "geom_friction": nominal["geom_friction"] * friction,
+            "body_mass": nominal["body_mass"] * mass,
+            "body_inertia": nominal["body_inertia"] * mass[:, :, None],
+            "actuator_gainprm": nominal["actuator_gainprm"] * xp.where(gain, strength, 1.0),
+            "actuator_biasprm": nominal["actuator_biasprm"] * xp.where(bias, strength, 1.0),
+        }
+
+
+# MuJoCo C --------------------------------------------------------------------------------------
+
+
+class CEngine:
+    """MuJoCo's C engine on a pool of threads, called from inside of compiled programs.
+
+    The same at any number of threads, and the same as `LoopEngine`, to the bit. On several devices
+    it must run under `shard_map`, where each device calls for its own worlds.
+    """
+
+    def __init__(self, robot: Robot, threads: int | None = None):
+        cores = os.cpu_count() or 1
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads={threads}; it must be at least 1")
+        self.robot = robot
+        self.threads = threads or max(1, cores // jax.local_device_count())
+        self._fields = _Fields(robot)
+        self._idle: dict[tuple[int, bool], list[Any]] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def _batch(self, size: int, randomised: bool) -> Any:
+        """A batch that nobody else uses: devices call at the same time."""
+        key = (size, randomised)
+        with self._lock:
+            idle = self._idle.setdefault(key, [])
+            batch = idle.pop() if idle else None
+        if batch is None:
+            from mujoco.batch import Batch
+
+            batch = Batch(self.robot.model, size, nthread=self.threads)
+        try:
+            yield batch
+        finally:
+            with self._lock:
+                self._idle[key].append(batch)
+
+    def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
+        return _as_bits(_side_by_side(qpos, qvel, warmstart))
+
+    def unpack(self, full: Any) -> np.ndarray:
+        return _as_doubles(np.asarray(full))
+
+    def _advance(
+        self, full: np.ndarray, target: np.ndarray, force: np.ndarray, domain: Domain | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        lead = target.shape[:-1]  # a callback may be mapped over more axes than one
+        model, robot = self.robot.model, self.robot
+        nq, nv = model.nq, model.nv
+        rows = _as_doubles(full).reshape(-1, nq + 2 * nv)
+        with self._batch(len(rows), domain is not None) as batch:
+            batch.qpos[:], batch.qvel[:] = rows[:, :nq], rows[:, nq : nq + nv]
+            batch.qacc_warmstart[:] = rows[:, nq + nv :]
+            batch.ctrl[:] = target.reshape(len(rows), -1)
+            batch.xfrc_applied[:, robot.base_body, :2] = force.reshape(len(rows), -1)
+            if domain is not None:
+                flat = jax.tree.map(lambda x: _flat(x, len(rows)), domain)
+                for name, values in self._fields.of(np, flat).items():
+                    batch.expand(name)[:] = values
+            sensors = batch.bind("sensordata")
+            batch.step(nstep=robot.substeps)
+            new = np.concatenate([batch.qpos, batch.qvel, batch.qacc_warmstart], axis=-1)
+            reading = _reading(batch.qpos, batch.qvel, sensors)
+        return tuple(
+            x.reshape(*lead, *x.shape[1:])
+            for x in (_as_bits(new), reading.qpos, reading.qvel, reading.sensors)
+        )  # pyright: ignore[reportReturnType]
+
+    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+        like = (physics.full, *jax.tree.leaves(physics.reading))
+        shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like)
+        given, structure = jax.tree.flatten((physics.full, target, force, domain))
+        axes = [x.ndim for x in given]  # counted from the end, rows stay where they are
+
+        def advance(pieces: list[list[Any]]) -> Any:
+            whole = [
+                np.concatenate([np.asarray(piece) for piece in some], axis=-axis)
+                for some, axis in zip(pieces, axes, strict=True)
+            ]
+            return self._advance(*structure.unflatten(whole))
+
+        full, qpos, qvel, sensors = jax.pure_callback(
+            advance, shapes, [_pieces(x) for x in given], vmap_method="broadcast_all"
+        )
+        return Physics(full, Reading(qpos, qvel, sensors))
+
+
+def _pieces(x: Array) -> list[Array]:
+    """The rows of an array in pieces of 64 KiB at most.
+
+    What a callback is given, XLA copies: larger arrays in the background, on the threads in which
+    callbacks wait. With a callback on each of them, as on several devices, nothing would go on.
+    """
+    rows = max(1, 2**16 * x.shape[0] // max(x.nbytes, 1))
+    return [x[i : i + rows] for i in range(0, x.shape[0], rows)]
+
+
+def _flat(x: Any, rows: int) -> np.ndarray:
+    x = np.asarray(x)
+    return x.reshape(rows, -1) if x.size != rows else x.reshape(rows)
+
+
+# MuJoCo in a plain loop ------------------------------------------------------------------------
+
+
+class LoopEngine:
+    """`mj_step`, one world after the other, in numpy: slow, obvious, and what the others must be.
+
+    Works on numpy arrays outside of jit.
+    """
+
+    def __init__(self, robot: Robot):
+        engine = mujoco()
+        self.robot = robot
+        self._model = copy.copy(robot.model)  # its fields are written to
+        self._data = engine.MjData(self._model)
+        self._fields = _Fields(robot)
+
+    def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
+        return _as_bits(_side_by_side(qpos, qvel, warmstart))
+
+    def unpack(self, full: Any) -> np.ndarray:
+        return _as_doubles(np.asarray(full))
+
+    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+        engine, model, data = mujoco(), self._model, self._data
+        nq, nv = model.nq, model.nv
+        fields = {} if domain is None else self._fields.of(np, domain)
+        rows = self.unpack(physics.full)
+        full, sensors = np.empty_like(rows), np.empty((len(rows), model.nsensordata))
+        for i, row in enumerate(rows):
+            for name, values in fields.items():
+                getattr(model, name)[:] = values[i]
+            data.qpos[:], data.qvel[:] = row[:nq], row[nq : nq + nv]
+            data.qacc_warmstart[:] = row[nq + nv :]
+            data.ctrl[:] = target[i]
+            data.xfrc_applied[self.robot.base_body, :2] = force[i]
+            for _ in range(self.robot.substeps):
+                engine.mj_step(model, data)
+            full[i] = np.concatenate([data.qpos, data.qvel, data.qacc_warmstart])
+            sensors[i] = data.sensordata
+        reading = _reading(full[:, :nq], full[:, nq : nq + nv], sensors)
+        return Physics(_as_bits(full), reading)
+
+
+# MJX -------------------------------------------------------------------------------------------
+
+
+class MjxEngine:
+    """MuJoCo written in JAX: no call leaves the program, any device, float32 (float64 with x64)."""
+
+    def __init__(self, robot: Robot):
+        self.robot = robot
+        self._fields = _Fields(robot)
+
+    @cached_property
+    def _mjx(self) -> Any:
+        try:
+            with redirect_stdout(sys.stderr):  # it prints what it does without: no result of ours
+                from mujoco import mjx
+        except ImportError as error:
+            raise ValueError(
+                'physics="mjx" needs mujoco-mjx, which is not installed; '
+                'pip install "worldloom[robot]"'
+            ) from error
+        return mjx
+
+    @cached_property
+    def _model(self) -> Any:
+        with jax.ensure_compile_time_eval():
+            return self._mjx.put_model(self.robot.model)
+
+    @cached_property
+    def _data(self) -> Any:
+        with jax.ensure_compile_time_eval():
+            return self._mjx.make_data(self.robot.model)
+
+    def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
+        return _side_by_side(qpos, qvel, warmstart).astype(jnp.zeros(()).dtype)
+
+    def unpack(self, full: Any) -> np.ndarray:
+        return np.asarray(full, np.float64)
+
+    @cached_property
+    def _identity(self) -> bytes:
+        """Of all that a step depends on beside its arguments."""
+        model = self.robot.model
+        content = np.empty(mujoco().mj_sizeModel(model), np.uint8)
+        mujoco().mj_saveModel(model, None, content)
+        code = inspect.getsource(MjxEngine) + inspect.getsource(_Fields)
+        baked = (self.robot.substeps, self.robot.base_body)
+        return digest(metadata.version("mujoco-mjx"), code, *baked, content.tobytes())
+
+    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+        full, sensors = self._mappable(physics.full, target, force, domain)
+        nq, nv = self.robot.model.nq, self.robot.model.nv
+        parts = (full[:, :nq], full[:, nq : nq + nv], sensors)
+        return Physics(full, Reading(*(x.astype(jnp.float32) for x in parts)))
+
+    @cached_property
+    def _mappable(self) -> Any:
+        """`_advance`, kept from process to process; mapped, it is one call for all worlds."""
+
+        @custom_vmap
+        def advance(*args: Any) -> Any:
+            return kept(self._advance, self._identity, *args)(*args)
+
+        @advance.def_vmap
+        def many(size: int, batched: Any, *args: Any) -> Any:
+            def merged(x: Array, mapped: bool) -> Array:
+                x = x if mapped else jnp.broadcast_to(x, (size, *x.shape))
+                return x.reshape(-1, *x.shape[2:])
+
+            out = advance(*jax.tree.map(merged, args, tuple(batched)))
+            return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out), (True, True)
+
+        return advance
+
+    def _advance(
+        self, full: Array, target: Array, force: Array, domain: Domain | None
+    ) -> tuple[Array, Array]:
+        """qpos, qvel and warm start side by side (B, ...), and sensors (B, ...)."""
+        fields = {} if domain is None else self._fields.of(jnp, domain)
+        many = jax.vmap(self._one)
+
+        # Mapped inside of the loop: the other way round, MJX is traced three times over.
+        def one(_: int, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            return many(now[0], target, force, fields)
+
+        sensors = jnp.zeros((len(target), self.robot.model.nsensordata), full.dtype)
+        return jax.lax.fori_loop(0, self.robot.substeps, one, (full, sensors))
+
+    def _one(
+        self, row: Array, target: Array, force: Array, fields: dict[str, Array]
+    ) -> tuple[Array, Array]:
+        """One step of the engine: qpos, qvel and warm start, and what was sensed before it."""
+        nq, nv = self.robot.model.nq, self.robot.model.nv
+        model = self._model.replace(**fields) if fields else self._model
+        pushed = self._data.xfrc_applied.at[self.robot.base_body, :2].set(force)
+        data = self._data.replace(
+            qpos=row[:nq],
+            qvel=row[nq : nq + nv],
+            qacc_warmstart=row[nq + nv :],
+            ctrl=target.astype(row.dtype),
+            xfrc_applied=pushed,
+        )
+        data = self._mjx.step(model, data)
+        return jnp.concatenate([data.qpos, data.qvel, data.qacc_warmstart]), data.sensordata

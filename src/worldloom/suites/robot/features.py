@@ -1,0 +1,100 @@
+"""What a gait looks like, in numbers: by one function for recorded motions and for policies."""
+
+from typing import Any
+
+import numpy as np
+
+from worldloom.suites.robot import rotation
+from worldloom.suites.robot.kinematics import GRAVITY
+from worldloom.suites.robot.model import Robot
+from worldloom.suites.robot.types import Array, Reading
+
+FIRM = 0.05  # of the weight on a foot: that counts as half a contact
+
+# What counts as a difference of 1, in rad, rad/s, m/s and m. A reference may hold its height to the
+# millimetre: told apart by that alone, every policy would be a fake.
+SCALES = {
+    "joints": 0.15, "joint_speeds": 2.0, "velocity": 0.15, "turning": 0.5, "height": 0.02,
+    "gravity": 0.08, "foot_height": 0.02, "contact": 0.5,
+}  # fmt: skip
+
+
+def leg_joints(robot: Robot) -> list[int]:
+    """Places of the legs' joints among all; all joints, where legs are not told apart."""
+    legs = [joint for leg in robot.legs for joint in leg]
+    return legs or list(range(robot.num_joints))
+
+
+def layout(robot: Robot) -> tuple[tuple[str, int], ...]:
+    """What `features` holds, in order: names and how many numbers each."""
+    n = len(leg_joints(robot))
+    sizes = (n, n, 3, 3, 1, 3, 2, 2)
+    return tuple(zip(SCALES, sizes, strict=True))
+
+
+def features(xp: Any, robot: Robot, reading: Reading) -> Array:
+    """(..., F) float32 of a reading (...), in the order of `layout` and the units of `SCALES`.
+
+    Angles of the legs from home; velocity in the frame of the heading, turning and the direction
+    down in the frame of the base; heights of base and soles above those at home. Where the robot
+    is and where it faces leave no trace. A contact is soft, 0 to 1: a threshold would be a cliff
+    for a discriminator to stand on.
+    """
+    legs, sensors = leg_joints(robot), reading.sensors
+    quaternion = sensors[..., robot.orientation]
+    down = xp.broadcast_to(np.array([0.0, 0.0, -1.0], np.float32), (*quaternion.shape[:-1], 3))
+    heading = rotation.yaw(xp, quaternion)
+    cos, sin = xp.cos(heading), xp.sin(heading)
+    vx, vy, vz = (reading.qvel[..., i] for i in range(3))
+    touch = xp.stack([sensors[..., i] for i in robot.touch], axis=-1)
+    feet = xp.stack([sensors[..., place][..., 2] for place in robot.foot_position], axis=-1)
+    parts = {
+        "joints": reading.qpos[..., robot.joint_qpos[legs]]
+        - robot.home_joints[legs].astype(np.float32),
+        "joint_speeds": reading.qvel[..., robot.joint_qvel[legs]],
+        "velocity": xp.stack([cos * vx + sin * vy, cos * vy - sin * vx, vz], axis=-1),
+        "turning": sensors[..., robot.gyro],
+        "height": reading.qpos[..., 2:3] - np.float32(robot.home_height),
+        "gravity": rotation.into_frame(xp, quaternion, down),
+        "foot_height": feet - np.float32(robot.home_foot_height),
+        "contact": touch / (touch + np.float32(FIRM * robot.mass * GRAVITY)),
+    }
+    scaled = [parts[name] / np.float32(scale) for name, scale in SCALES.items()]
+    return xp.concatenate(scaled, axis=-1).astype(np.float32)
+
+
+# How far two gaits are apart -------------------------------------------------------------------
+
+
+def profile(robot: Robot, reading: Reading, phase: Array, bins: int = 18) -> np.ndarray:
+    """The mean angles of the legs (bins, joints), rad, over the phases of the gait's clock.
+
+    `reading` and `phase` have the same leading axes. A phase that never occurred is NaN.
+    """
+    angles = np.asarray(reading.qpos, np.float64)[..., robot.joint_qpos[leg_joints(robot)]]
+    angles = angles.reshape(-1, angles.shape[-1])
+    which = np.minimum((np.asarray(phase, np.float64).reshape(-1) * bins).astype(int), bins - 1)
+    total = np.zeros((bins, angles.shape[-1]))
+    np.add.at(total, which, angles)
+    count = np.bincount(which, minlength=bins)[:, None]
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+def gait_distance(
+    robot: Robot,
+    reading: Reading,
+    phase: Array,
+    other_reading: Reading,
+    other_phase: Array,
+    bins: int = 18,
+) -> float:
+    """How far apart two gaits are, rad: 0 for the same, and free of any learned judge.
+
+    The root of the mean square, over the legs' joints and the phases of the clock, of the gap
+    between their mean angles at that phase.
+    """
+    gap = profile(robot, reading, phase, bins) - profile(robot, other_reading, other_phase, bins)
+    known = np.isfinite(gap)
+    if not known.any():
+        raise ValueError("gait_distance: the two gaits have no phase of the clock in common")
+    return float(np.sqrt(np.square(gap[known]).mean()))

@@ -1,0 +1,341 @@
+"""The robot: an MJCF, and a small file that says what in it is the base, the feet, the sensors.
+
+Everything that tasks need of a model is looked up here once, as plain numbers and numpy arrays;
+nothing below this file asks MuJoCo for a name.
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from worldloom.core.names import suggest
+
+ASSETS = Path(__file__).parent / "assets"
+CONTROL_SECONDS = 0.02  # 50 decisions a second
+
+
+def mujoco() -> Any:
+    """The engine's Python module, imported when it is first needed."""
+    try:
+        import mujoco as engine
+    except ImportError as error:
+        raise ValueError(
+            'the robot suite needs MuJoCo, which is not installed; pip install "worldloom[robot]"'
+        ) from error
+    return engine
+
+
+@dataclass(frozen=True, eq=False)
+class Robot:
+    """A model and where to find things in it. Joints are in the order of the actuators.
+
+    Compared by identity: one robot is loaded once.
+    """
+
+    name: str
+    xml: str
+    mapping: str  # the text of the file that names things in it
+    model: Any = field(repr=False)  # mujoco.MjModel
+    joints: tuple[str, ...]
+    joint_qpos: np.ndarray  # (n,) places in qpos
+    joint_qvel: np.ndarray  # (n,) places in qvel
+    home: np.ndarray  # (nq,) float64
+    lower: np.ndarray  # (n,) limits of the targets, rad
+    upper: np.ndarray  # (n,)
+    action_scale: np.ndarray  # (n,) rad
+    base_body: int
+    foot_bodies: tuple[int, int]
+    foot_geoms: tuple[int, ...]  # those that touch the floor
+    gyro: slice  # places in sensordata
+    orientation: slice
+    touch: tuple[int, int]
+    foot_position: tuple[slice, slice]
+    legs: tuple[tuple[int, ...], tuple[int, ...]]  # places among the joints; () if not named
+
+    @property
+    def num_joints(self) -> int:
+        return len(self.joints)
+
+    @property
+    def substeps(self) -> int:
+        """Steps of the engine in one of control."""
+        return max(1, round(CONTROL_SECONDS / self.model.opt.timestep))
+
+    @property
+    def home_joints(self) -> np.ndarray:
+        return self.home[self.joint_qpos]
+
+    @property
+    def home_height(self) -> float:
+        return float(self.home[2])
+
+    @cached_property
+    def home_foot_height(self) -> float:
+        """Of the feet's position sensors, in the home pose."""
+        engine = mujoco()
+        data = engine.MjData(self.model)
+        data.qpos[:] = self.home
+        engine.mj_forward(self.model, data)
+        return float(min(data.sensordata[place][2] for place in self.foot_position))
+
+    @cached_property
+    def sideways(self) -> np.ndarray:
+        """(n,) float32: 1 for joints that a straight walk does not need.
+
+        It needs those between base and feet that turn about the axis from side to side.
+        """
+        engine, model = mujoco(), self.model
+        data = engine.MjData(model)
+        data.qpos[:] = self.home
+        engine.mj_kinematics(model, data)
+        left, right = (_up_to(model, self.base_body, foot) for foot in self.foot_bodies)
+        acted = model.actuator_trnid[:, 0]
+        across = data.xmat[self.base_body].reshape(3, 3)[:, 1]
+        pitch = np.abs(data.xaxis[acted] @ across) > math.cos(math.pi / 4)
+        in_leg = np.isin(model.jnt_bodyid[acted], [*left, *right])
+        return (~(pitch & in_leg)).astype(np.float32)
+
+    @cached_property
+    def mass(self) -> float:
+        return float(self.model.body_mass.sum())
+
+
+@cache
+def biped() -> Robot:
+    """The robot that comes with the suite."""
+    return load(ASSETS / "biped.xml")
+
+
+def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
+    """A robot from an MJCF file and its mapping, which is the .yaml of that name beside it.
+
+    A ValueError lists everything that is missing or does not fit.
+    """
+    mjcf = Path(mjcf)
+    mapping = Path(mapping) if mapping is not None else mjcf.with_suffix(".yaml")
+    model, names = _read_model(mjcf), _read_mapping(mapping)
+    problems = check(model, names)
+    if problems:
+        listed = "; ".join(problems)
+        raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {listed}")
+    return _look_up(mjcf, mapping, model, names)
+
+
+def _read_model(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"there is no MJCF file {path}")
+    engine = mujoco()
+    try:
+        model = engine.MjModel.from_xml_path(str(path))
+    except ValueError as error:
+        raise ValueError(f"MuJoCo does not read {path}: {str(error).strip()}") from error
+    # A simulation that diverges stays so: the world sees it, ends the episode and counts it. MuJoCo
+    # would put the robot back in its default pose instead, and write a log into the folder.
+    model.opt.disableflags |= engine.mjtDisableBit.mjDSBL_AUTORESET
+    engine.set_mju_user_warning(_warn)
+    return model
+
+
+def _warn(message: str) -> None:
+    if not message.startswith("Nan, Inf or huge value"):
+        print(f"MuJoCo: {message}", file=sys.stderr)
+
+
+def _read_mapping(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise ValueError(
+            f"there is no mapping {path}: a file that names base, home, sensors and feet of the "
+            f"MJCF; copy {ASSETS / 'biped.yaml'} and put your names in it"
+        )
+    try:
+        names = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(names, Mapping):
+        raise ValueError(f"{path} must hold names under base, home, sensors and feet")
+    return names
+
+
+# Checks ----------------------------------------------------------------------------------------
+
+_SENSORS = {"gyro": 3, "orientation": 4, "touch": 1, "position": 3}  # numbers of each
+
+
+def check(model: Any, names: Mapping[str, Any]) -> list[str]:
+    """Everything that keeps this model from being trained with, in words; empty if nothing does."""
+    engine = mujoco()
+    kinds = {
+        "body": engine.mjtObj.mjOBJ_BODY,
+        "sensor": engine.mjtObj.mjOBJ_SENSOR,
+        "keyframe": engine.mjtObj.mjOBJ_KEY,
+        "joint": engine.mjtObj.mjOBJ_JOINT,
+    }
+    problems: list[str] = []
+
+    def find(kind: str, name: Any, role: str) -> int | None:
+        if not isinstance(name, str):
+            problems.append(f"the mapping names no {role} (a {kind})")
+            return None
+        number = engine.mj_name2id(model, kinds[kind], name)
+        if number >= 0:
+            return number
+        known = _names(model, kind)
+        hint = suggest(name, known) if known else f"the model has no {kind}"
+        problems.append(f"there is no {kind} {name!r} for {role}; {hint}")
+        return None
+
+    def find_sensor(name: Any, kind: str, role: str) -> None:
+        number = find("sensor", name, role)
+        if number is not None and model.sensor_dim[number] != _SENSORS[kind]:
+            problems.append(
+                f"sensor {name!r} gives {model.sensor_dim[number]} numbers, "
+                f"{role} needs {_SENSORS[kind]}"
+            )
+
+    base = find("body", names.get("base"), "base")
+    if base is not None and not _carried(model, base):
+        problems.append(f"body {names['base']!r} has no free joint, so it cannot fall")
+    elif base is not None and model.jnt_qposadr[model.body_jntadr[base]] != 0:
+        problems.append(
+            f"the free joint of body {names['base']!r} is not the model's first joint; put that "
+            "body first in the worldbody"
+        )
+    find("keyframe", names.get("home"), "home")
+    sensors = _mapping_of(names.get("sensors"))
+    for role in ("gyro", "orientation"):
+        find_sensor(sensors.get(role), role, role)
+    feet = names.get("feet")
+    if not isinstance(feet, Sequence) or len(feet) != 2:
+        problems.append("the mapping must list two feet, left and right")
+    else:
+        for side, foot in zip(("left", "right"), map(_mapping_of, feet), strict=True):
+            body = find("body", foot.get("body"), f"the {side} foot")
+            if body is not None and not _touching(model)[model.geom_bodyid == body].any():
+                problems.append(
+                    f"body {foot['body']!r}, the {side} foot, has no geom that can touch anything; "
+                    "name the body of the sole, whose geoms have a contype or conaffinity"
+                )
+            for kind in ("touch", "position"):
+                find_sensor(foot.get(kind), kind, f"{kind} of the {side} foot")
+    moved = model.actuator_trnid[model.actuator_trntype == engine.mjtTrn.mjTRN_JOINT, 0]
+    for leg in names.get("legs") or ():
+        for joint in leg:
+            number = find("joint", joint, "a leg")
+            if number is not None and number not in moved:
+                problems.append(f"no actuator moves joint {joint!r} of a leg")
+    if model.nu == 0:
+        problems.append("the model has no actuators")
+    for i in range(model.nu):
+        joint = model.actuator_trnid[i, 0]
+        hinge = model.actuator_trntype[i] == engine.mjtTrn.mjTRN_JOINT and (
+            model.jnt_type[joint] == engine.mjtJoint.mjJNT_HINGE
+        )
+        servo = model.actuator_gainprm[i, 0] > 0 and (
+            model.actuator_biasprm[i, 1] == -model.actuator_gainprm[i, 0]
+        )
+        if not (hinge and servo and model.actuator_ctrllimited[i]):
+            problems.append(
+                f"actuator {model.actuator(i).name!r} is not a position servo of one hinge with a "
+                "control range"
+            )
+        if model.actuator_actnum[i] > 0:
+            problems.append(
+                f"actuator {model.actuator(i).name!r} has a state of its own, which no engine here "
+                "keeps; leave out its time constant or other dynamics"
+            )
+    if model.nhistory > 0:
+        problems.append(
+            "actuators or sensors are delayed, and no engine here keeps their past; leave out the "
+            "delays (`randomise` has worlds with late targets)"
+        )
+    steps = CONTROL_SECONDS / model.opt.timestep
+    if abs(steps - round(steps)) > 1e-6 or steps < 1:
+        problems.append(
+            f"a timestep of {model.opt.timestep:g} s does not divide {CONTROL_SECONDS:g} s"
+        )
+    return problems
+
+
+def _mapping_of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(model: Any, kind: str) -> list[str]:
+    count = {"body": "nbody", "sensor": "nsensor", "keyframe": "nkey", "joint": "njnt"}[kind]
+    one = getattr(model, kind if kind != "keyframe" else "key")
+    return [name for i in range(getattr(model, count)) if (name := one(i).name)]
+
+
+def _up_to(model: Any, base: int, body: int) -> set[int]:
+    """The bodies from `body` on that hang between it and `base`, which is not among them."""
+    bodies = set()
+    while body not in (0, base):
+        bodies.add(body)
+        body = int(model.body_parentid[body])
+    return bodies
+
+
+def _touching(model: Any) -> np.ndarray:
+    """(ngeom,) bool: geoms that can touch others."""
+    return (model.geom_contype | model.geom_conaffinity) != 0
+
+
+def _carried(model: Any, body: int) -> bool:
+    joint = model.body_jntadr[body]
+    return joint >= 0 and model.jnt_type[joint] == mujoco().mjtJoint.mjJNT_FREE
+
+
+# Looking up ------------------------------------------------------------------------------------
+
+
+def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) -> Robot:
+    acted = model.actuator_trnid[:, 0]
+    joints = tuple(model.joint(j).name for j in acted)
+    lower, upper = model.actuator_ctrlrange.T.copy()
+
+    def places(sensor: str) -> slice:
+        start = int(model.sensor(sensor).adr[0])
+        return slice(start, start + int(model.sensor(sensor).dim[0]))
+
+    feet = names["feet"]
+    bodies = tuple(int(model.body(foot["body"]).id) for foot in feet)
+    soles = np.flatnonzero(np.isin(model.geom_bodyid, bodies) & _touching(model))
+    legs = tuple(tuple(joints.index(joint) for joint in leg) for leg in names.get("legs") or ())
+    return Robot(
+        name=mjcf.stem,
+        xml=mjcf.read_text(),
+        mapping=mapping.read_text(),
+        model=model,
+        joints=joints,
+        joint_qpos=model.jnt_qposadr[acted].copy(),
+        joint_qvel=model.jnt_dofadr[acted].copy(),
+        home=model.key(names["home"]).qpos.copy(),
+        lower=lower,
+        upper=upper,
+        action_scale=_action_scale(joints, _mapping_of(names.get("action"))),
+        base_body=int(model.body(names["base"]).id),
+        foot_bodies=(bodies[0], bodies[1]),
+        foot_geoms=tuple(int(i) for i in soles),
+        gyro=places(names["sensors"]["gyro"]),
+        orientation=places(names["sensors"]["orientation"]),
+        touch=(places(feet[0]["touch"]).start, places(feet[1]["touch"]).start),
+        foot_position=(places(feet[0]["position"]), places(feet[1]["position"])),
+        legs=(legs[0], legs[1]) if len(legs) == 2 else ((), ()),
+    )
+
+
+def _action_scale(joints: Sequence[str], scales: Mapping[str, Any]) -> np.ndarray:
+    """The scale of each joint: of its name, of what its name ends in, or the default."""
+    default = scales.get("default", 0.25)
+
+    def of(joint: str) -> float:
+        return next((scale for end, scale in scales.items() if joint.endswith(end)), default)
+
+    return np.array([of(joint) for joint in joints], np.float64)

@@ -1,0 +1,117 @@
+"""A page to watch a robot on: an interactive replay in 3D with plots, in one file."""
+
+import base64
+import json
+import re
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldloom.report.colors import series_color
+from worldloom.report.page import write
+from worldloom.suites.robot.model import Robot
+from worldloom.suites.robot.recording import Recording
+from worldloom.suites.robot.shapes import MovingShapes, moving_shapes
+
+
+def write_replay(
+    path: str | Path, robot: Robot, recording: Recording, title: str = "", about: str = ""
+) -> Path:
+    """Writes the replay of a recording and returns its path; it needs nothing but a browser.
+
+    about: a few words below the title, such as the run and the task.
+    """
+    return write(path, replay(robot, recording, title, about))
+
+
+def replay(robot: Robot, recording: Recording, title: str = "", about: str = "") -> str:
+    """The replay of a recording as an HTML document."""
+    joints = robot.num_joints
+    if recording.target.shape[1:] != (joints,):
+        raise ValueError(
+            f"replay: targets of shape {recording.target.shape} for {joints} joints of "
+            f"{robot.name}; the recording is of another robot"
+        )
+    data = json.dumps(_data(robot, recording, about), separators=(",", ":"), allow_nan=False)
+    here = files("worldloom.suites.robot")
+    scripts = [here.joinpath(name).read_text(encoding="utf-8") for name in ("scene.js", "plots.js")]
+    parts = {
+        "title": escape(title or f"{robot.name}, a replay"),
+        # Whatever a name contains, it cannot end the script that holds it.
+        "data": data.replace("<", "\\u003c"),
+        "scripts": "\n".join(scripts),
+    }
+    template = here.joinpath("replay.html").read_text(encoding="utf-8")
+    # In one pass: what is put in is not looked at again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def _data(robot: Robot, recording: Recording, about: str) -> dict[str, Any]:
+    moving = moving_shapes(robot, recording.qpos)
+    bodies = sorted({shape.body for shape in moving.shapes})
+    tables = {
+        "positions": moving.positions[:, bodies],
+        "quaternions": moving.quaternions[:, bodies],
+        "base": moving.base,
+        "angles": recording.qpos[:, robot.joint_qpos],
+        "targets": recording.target,
+        "terms": recording.terms,
+        "velocity": recording.velocity,
+        "command": recording.command,
+    }
+    return {
+        "about": about,
+        "steps": len(recording),
+        "seconds": recording.seconds,
+        "height": robot.home_height,
+        "bodies": len(bodies),
+        "shapes": _shapes(moving, bodies),
+        "joints": list(robot.joints),
+        "names": list(recording.names),
+        "palette": [series_color(i) for i in range(max(2, len(recording.names)))],
+        "feet": _foot_colors(robot, moving),
+        "fell": recording.fell,
+        "diverged": recording.diverged,
+        "contact": _packed(recording.contact.astype(np.uint8)),
+        **{name: _packed(_finite(name, table)) for name, table in tables.items()},
+    }
+
+
+def _finite(name: str, table: np.ndarray) -> np.ndarray:
+    if not np.isfinite(table).all():
+        raise ValueError(f"replay: {name} of the recording is not finite; cut it before that")
+    return table.astype("<f4")
+
+
+def _packed(table: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(table).tobytes()).decode()
+
+
+def _shapes(moving: MovingShapes, bodies: list[int]) -> list[dict[str, Any]]:
+    def rounded(numbers: Any) -> list[float]:
+        return [round(float(x), 5) for x in numbers]
+
+    return [
+        {
+            "kind": shape.kind,
+            "size": rounded(shape.size),
+            "color": rounded(shape.color),
+            "body": bodies.index(shape.body),
+            "position": rounded(shape.position),
+            "quaternion": rounded(shape.quaternion),
+        }
+        for shape in moving.shapes
+    ]
+
+
+def _foot_colors(robot: Robot, moving: MovingShapes) -> list[str]:
+    """Of each foot's first shape, as #rrggbb; where there is none, one of the charts'."""
+    colors = []
+    for i, body in enumerate(robot.foot_bodies):
+        shape = next((shape for shape in moving.shapes if shape.body == body), None)
+        parts = () if shape is None else (round(255 * min(max(x, 0.0), 1.0)) for x in shape.color)
+        colors.append("#" + "".join(f"{part:02x}" for part in parts) if shape else series_color(i))
+    return colors

@@ -1,0 +1,77 @@
+"""Tables of states to begin an episode in, computed once with MuJoCo before anything is compiled.
+
+So a reset needs no engine: it costs the copy of a row, on every backend, and is the same on all.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom.suites.robot.engines import Engine
+from worldloom.suites.robot.model import Robot, mujoco
+from worldloom.suites.robot.types import Physics, Reading, Starts
+
+# m. Soles begin this deep in the floor: at its very surface, rounding decides what touches.
+SINK = 1e-4
+TILT, BEND, TURN, DRIFT = 0.06, 0.05, 0.3, 0.1  # rad, rad, rad/s, m/s
+
+
+def around_home(engine: Engine, count: int, seed: int) -> Starts:
+    """`count` robots near the home pose, leaning and moving a little, with a sole on the floor.
+
+    The first is the home pose itself, at rest.
+    """
+    robot, random = engine.robot, np.random.default_rng(seed)
+    model = robot.model
+    joints = robot.num_joints
+    size = [TILT] * 2 + [BEND] * joints + [DRIFT] * 3 + [TURN] * (3 + joints)
+    stray = random.uniform(-1.0, 1.0, (count, len(size))) * size
+    stray[0] = 0.0
+    tilt, bend, moving = np.split(stray, [2, 2 + joints], axis=1)
+    qpos, qvel = np.tile(robot.home, (count, 1)), np.zeros((count, model.nv))
+    qpos[:, 3:7] = _leaning(tilt)
+    qpos[:, robot.joint_qpos] = np.clip(robot.home_joints + bend, robot.lower, robot.upper)
+    qvel[:, :6], qvel[:, robot.joint_qvel] = moving[:, :6], moving[:, 6:]
+    return table(engine, qpos, qvel, random.uniform(0.0, 1.0, count))
+
+
+def _leaning(tilt: np.ndarray) -> np.ndarray:
+    """Quaternions of small turns (N, 2) about x and y."""
+    half = np.concatenate([np.ones((len(tilt), 1)), 0.5 * tilt, np.zeros((len(tilt), 1))], axis=1)
+    return half / np.linalg.norm(half, axis=1, keepdims=True)
+
+
+def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray) -> Starts:
+    """The starts in these states (N, ...), each put down so that its lowest sole touches."""
+    robot, mj = engine.robot, mujoco()
+    model, data = robot.model, mj.MjData(robot.model)
+    qpos = qpos.copy()
+    warmstart = np.zeros((len(qpos), model.nv))
+    sensors = np.zeros((len(qpos), model.nsensordata))
+    for i in range(len(qpos)):
+        mj.mj_resetData(model, data)
+        data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
+        mj.mj_kinematics(model, data)
+        qpos[i, 2] -= lowest(robot, data) + SINK
+        data.qpos[2] = qpos[i, 2]
+        mj.mj_forward(model, data)
+        warmstart[i], sensors[i] = data.qacc_warmstart, data.sensordata
+    reading = Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))
+    physics = Physics(engine.pack(qpos, qvel, warmstart), reading)
+    return Starts(physics, phase.astype(np.float32))
+
+
+def lowest(robot: Robot, data: Any) -> float:
+    """The height of the lowest point of the soles: of their bounding boxes, if not spheres."""
+    model, soles = robot.model, list(robot.foot_geoms)
+    down = data.geom_xmat[soles].reshape(-1, 3, 3)[:, 2]  # the vertical, in each one's own frame
+    centre = data.geom_xpos[soles, 2] + (down * model.geom_aabb[soles, :3]).sum(-1)
+    reach = (np.abs(down) * model.geom_aabb[soles, 3:]).sum(-1)
+    round_ = model.geom_type[soles] == mujoco().mjtGeom.mjGEOM_SPHERE
+    return float((centre - np.where(round_, model.geom_size[soles, 0], reach)).min())
+
+
+def row(starts: Starts, index: Any) -> Starts:
+    """One start, or as many as `index` has entries."""
+    return jax.tree.map(lambda x: x[index], starts)

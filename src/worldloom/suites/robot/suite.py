@@ -1,0 +1,206 @@
+"""The robot suite: a small biped that learns to stand and to walk, or a robot of the user's own."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worldloom.core.checks import check_fields
+from worldloom.core.lazy import lazy, resolve
+from worldloom.training.suite import Suite, World
+
+if TYPE_CHECKING:
+    from worldloom.algos.amp import AMPConfig
+
+TRAINERS = ("auto", "own", "brax")
+PHYSICS = ("auto", "c", "mjx", "numpy")
+# The physics engine of each level, unless `physics` says otherwise (level 4 only).
+LEVEL_PHYSICS = {1: "numpy", 2: "c", 3: "mjx", 4: "auto"}
+
+
+@dataclass(frozen=True)
+class RobotRules:
+    """Options of the biped's world. None leaves a number as the task has it."""
+
+    randomise: float = 0.0  # factor on the domain randomisation; 1 is its full width
+    noise: float = 0.0  # factor on the noise of sensors
+    command: tuple[float, float] | None = None  # range of forward speeds to ask for, m/s
+    push_force: tuple[float, float] | None = None  # range, N
+    push_steps: int | None = None  # how long a push lasts, steps of control
+    horizon: int | None = None  # steps of control in an episode
+    starts: str = "home"  # initial states: home, or reference for frames of the reference gait
+
+    def __post_init__(self):
+        for name in ("command", "push_force"):
+            value = getattr(self, name)
+            if value is not None and len(value) != 2:
+                raise ValueError(f"biped: world.{name}={value!r}; give the least and the most")
+        check_fields(
+            "biped",
+            self,
+            at_least={
+                "randomise": 0,
+                "noise": 0,
+                "command": -math.inf,
+                "push_force": 0,
+                "push_steps": 1,
+                "horizon": 1,
+            },
+            choices={"starts": ("home", "reference")},
+        )
+
+    def options(self) -> dict[str, Any]:
+        """As `worldloom.suites.robot.world.world` takes them."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        del given["starts"]
+        return given
+
+
+@dataclass(frozen=True)
+class RobotSettings:
+    """What runs of robots take beyond the common settings.
+
+    level: 1, loops in Python over MuJoCo; 2, Brax's PPO over the C engine; 3, everything in JAX;
+    4, everything compiled over the engine that is fastest here, on several devices.
+    """
+
+    task: str = "walk"  # stand, walk or push
+    level: int = 4  # of integration with JAX, 1 to 4
+    trainer: str = "auto"  # whose PPO: at level 2 Brax's; at level 4 ours, or brax
+    robot: str | None = None  # the path of an MJCF; the suite's own biped if none is given
+    physics: str = "auto"  # c, mjx, or auto: c on a CPU
+    motion: str | None = None  # a reference gait of `motion.save`; else it is synthesised
+    # A motion prior; weight 0: none.
+    amp: "AMPConfig" = field(default_factory=lambda: _amp(weight=0.0))
+
+    def __post_init__(self):
+        check_fields(
+            "biped",
+            self,
+            choices={"level": (1, 2, 3, 4), "trainer": TRAINERS, "physics": PHYSICS},
+        )
+        resolve("worldloom.suites.robot.task:task_named")(self.task)
+        self._check_trainer()
+        own = LEVEL_PHYSICS[self.level]
+        if self.physics not in ("auto", own) and self.level != 4:
+            raise ValueError(
+                f"biped: level {self.level} is trained with physics={own!r}, not "
+                f"{self.physics!r}; leave it out, or use level 4"
+            )
+        if self.physics == "numpy" and self.level != 1:
+            raise ValueError("biped: physics='numpy' is level 1; use --level 1, or 'c' or 'mjx'")
+        if self.amp.weight > 0.0 and self.task != "walk":
+            raise ValueError(
+                f"biped: the motion prior is a gait, and says nothing of task={self.task!r}; "
+                "leave amp.weight at 0"
+            )
+        for name, kind in (("robot", "MJCF file"), ("motion", "reference motion")):
+            path = getattr(self, name)
+            if path is None:
+                continue
+            if not Path(path).is_file():
+                raise ValueError(f"there is no {kind} {path}")
+            # Whole: a run may be resumed from another folder.
+            object.__setattr__(self, name, str(Path(path).absolute()))
+
+    def _check_trainer(self) -> None:
+        if self.trainer == "brax" and self.level in (1, 3):
+            raise ValueError(
+                f"biped: level {self.level} is trained with our own PPO; "
+                "trainer='brax' is for levels 2 and 4"
+            )
+        if self.trainer == "own" and self.level == 2:
+            raise ValueError("biped: level 2 is Brax's PPO; use level 4 for trainer='own'")
+        if self.by_brax and self.amp.weight > 0.0:
+            raise ValueError(
+                "biped: Brax's PPO has no motion priors; leave amp.weight at 0, or train with "
+                "our own PPO"
+            )
+
+    @property
+    def engine(self) -> str:
+        """The physics engine."""
+        return self.physics if self.level == 4 else LEVEL_PHYSICS[self.level]
+
+    @property
+    def by_brax(self) -> bool:
+        """Whether Brax's PPO does the learning."""
+        return self.level == 2 or self.trainer == "brax"
+
+
+def _amp(**options: Any) -> Any:
+    return resolve("worldloom.algos.amp:AMPConfig")(**options)
+
+
+STEPS_PER_UPDATE = 512 * 24  # of PPO with its defaults
+# What learns to walk in minutes.
+PPO = {
+    "unroll_length": 24,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "gamma": 0.97,
+    "gae_lambda": 0.95,
+    "entropy_cost": 0.0,
+    "learning_rate": 3e-4,
+    "max_grad_norm": 1.0,
+    "normalise_observations": True,
+    "hidden": (128, 128),
+    "activation": "elu",
+    "initial_log_std": -1.0,
+}
+_OFF_POLICY = {
+    "hidden": (128, 128),
+    "gamma": 0.97,
+    "normalise_observations": True,
+    "reward_scale": 10.0,  # a step is worth about 0.1
+    "buffer_size": 500_000,
+    "learning_starts": 10_000,
+    "gradient_steps": 16,
+}
+OFF_POLICY = {"sac": _OFF_POLICY | {"initial_temperature": 0.1}, "td3": _OFF_POLICY}
+
+
+def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
+    """Settings that learn to walk."""
+    algo = algo or "ppo"
+    common = {"algo": algo, "eval_episodes": 64, "amp": {"weight": 0.0}}
+    if algo in OFF_POLICY:
+        return common | {
+            "steps": 1_000_000,
+            "num_worlds": 128,
+            "eval_every": 250_000,
+            "checkpoint_every": 250_000,
+            algo: OFF_POLICY[algo],
+        }
+    return common | {
+        "steps": 400 * STEPS_PER_UPDATE,
+        "num_worlds": 512,
+        "eval_every": 100 * STEPS_PER_UPDATE,
+        "checkpoint_every": 100 * STEPS_PER_UPDATE,
+        **({"ppo": PPO} if algo == "ppo" else {}),
+    }
+
+
+SUITE = Suite(
+    name="robot",
+    worlds={
+        "biped": World(
+            "worldloom.suites.robot.world:make",
+            "a small biped that learns to stand, to take pushes and to walk",
+        ),
+    },
+    settings=RobotSettings,
+    rules=RobotRules,
+    defaults=defaults,
+    problem=lazy("worldloom.suites.robot.problem:make_problem"),
+    page=lazy("worldloom.suites.robot.page:write_report"),
+    export=lazy("worldloom.suites.robot.export:export"),
+    film=lazy("worldloom.suites.robot.pictures:film_run"),
+    commands={
+        "pushes": (
+            "worldloom.suites.robot.command:pushes",
+            "push a trained robot with growing force",
+        ),
+    },
+)

@@ -1,0 +1,108 @@
+"""The records of the robot suite. Leaves are arrays of numpy or JAX, with any leading axes.
+
+n is the number of joints. Floats are float32 everywhere but in an engine's own state.
+"""
+
+from typing import Any
+
+from flax import struct
+
+Array = Any  # of numpy or JAX
+
+
+class Reading(struct.PyTreeNode):
+    """What an engine tells after a step of control.
+
+    As after `mj_step`, `sensors` describe the instant before the last step of the engine.
+    """
+
+    qpos: Array  # (..., nq)
+    qvel: Array  # (..., nv)
+    sensors: Array  # (..., ns)
+
+
+class Physics(struct.PyTreeNode):
+    """A robot in an engine: `full` is what the engine needs to go on, in a form of its own."""
+
+    full: Array
+    reading: Reading
+
+
+class Domain(struct.PyTreeNode):
+    """How this world differs from the model: drawn at a reset, kept for an episode."""
+
+    friction: Array  # (...,) factor on the friction of soles and floor
+    mass: Array  # (...,) factor on the masses of all bodies
+    strength: Array  # (...,) factor on the stiffness of the servos
+    offset: Array  # (..., n) what the joint encoders are wrong by, rad
+    late: Array  # (...,) bool: targets reach the servos one step of control late
+
+
+class Push(struct.PyTreeNode):
+    """A horizontal force on the base from step `start` on."""
+
+    start: Array  # (...,) int32
+    force: Array  # (..., 2) N, in the world's x and y
+
+
+class Episode(struct.PyTreeNode):
+    """What a task remembers from step to step."""
+
+    step: Array  # (...,) int32, steps of control since the start
+    phase: Array  # (...,) of the gait, in cycles, 0 to 1
+    command: Array  # (...,) forward speed to keep, m/s
+    speed: Array  # (...,) forward speed, averaged over about half a second
+    action: Array  # (..., n) the last action, clipped
+    feet: Array  # (..., 2, 3) where they were
+    push: Push
+
+
+class Observation(struct.PyTreeNode):
+    """What a policy may see, and what a critic may see besides in training.
+
+    The names are those by which Brax tells them apart.
+    """
+
+    state: Array
+    privileged_state: Array
+
+
+class Info(struct.PyTreeNode):
+    """What a step came to; `terms` are the parts of the reward, as in the task's table."""
+
+    reading: Reading
+    terms: Array  # (..., terms)
+    command: Array
+    velocity: Array  # (...,) forward, m/s
+    height: Array  # of the base, m
+    contact: Array  # (..., 2) bool
+    fell: Array
+    diverged: Array  # the simulation is no longer finite; the world starts anew
+
+
+class Starts(struct.PyTreeNode):
+    """States to begin an episode in, computed once: a reset is a row of this table."""
+
+    physics: Physics  # (N, ...)
+    phase: Array  # (N,)
+
+
+class Rules(struct.PyTreeNode):
+    """The numbers of a task: all may be traced, changed between calls, and mapped over."""
+
+    weights: Array  # (terms,) of the reward, in the order of the task's table
+    command: Array  # (2,) lowest and highest forward speed to ask for, m/s
+    still: Array  # the share of episodes that ask for no speed at all
+    push_force: Array  # (2,) least and most, N; 0 for none
+    push_steps: Array  # how long a push lasts, steps of control
+    push_pause: Array  # (2,) fewest and most steps from one push to the next
+    noise: Array  # factor on the noise of sensors; 0 for none
+    randomise: Array  # factor on how far a world may differ from the model; 0 for not at all
+    horizon: Array  # steps of control until time runs out
+
+
+class Params(struct.PyTreeNode):
+    """What a compiled world takes as an argument: its rules and its starts."""
+
+    rules: Rules
+    starts: Starts

@@ -1,0 +1,1 @@
+"""Training: one run, one driver, and the loops that it drives; knows no suite."""

@@ -1,0 +1,86 @@
+"""Command lines as dataclasses, and what is wrong with one in a single line."""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from worldloom.core.names import suggest
+
+
+def parse(kind: Any, argv: Sequence[str], prog: str, description: str) -> Any:
+    """The dataclass `kind` filled from `argv`; a ValueError of one line if it cannot be.
+
+    `--help` prints and raises SystemExit(0), as tyro does.
+    """
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, prog=prog, description=description, args=list(argv))
+    except SystemExit as end:
+        if not end.code:
+            raise
+    raise ValueError(one_line(complaint.getvalue()))
+
+
+def run_group(prog: str, commands: Mapping[Any, Callable[[Any], int]], argv: Sequence[str]) -> int:
+    """Hands a line to the command that it names; returns its exit code.
+
+    commands: the arguments of each, a dataclass that is named and documented as the command is,
+    and the function that takes them.
+    """
+    kinds = {kind.__name__.lower(): kind for kind in commands}
+    if not argv or argv[0] in ("-h", "--help"):
+        print(f"usage: {prog} COMMAND [options]      ({prog} COMMAND --help)\n")
+        print("\n".join(f"  {name:<10}{kind.__doc__}" for name, kind in kinds.items()))
+        return 0
+    name, *rest = argv
+    if name not in kinds:
+        raise ValueError(f"there is no command {name!r}; {suggest(name, list(kinds))}")
+    return commands[kinds[name]](parse(kinds[name], rest, f"{prog} {name}", kinds[name].__doc__))
+
+
+def name_values(pairs: Sequence[str]) -> dict[str, Any]:
+    """name=value pairs as a dict; values are read as YAML, or as numbers it does not know."""
+    import yaml
+
+    options = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--world {pair}: write options as name=value, e.g. num_agents=3")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):  # YAML takes 1e-3 and nan for text
+                value = float(value)
+        options[name.replace("-", "_")] = value
+    return options
+
+
+def one_line(complaint: str) -> str:
+    """The heart of tyro's framed complaint: what is wrong, and the nearest right name."""
+    # A frame of lines, with the title in it, or of dashes, with the title above the first rule.
+    sections: list[list[str]] = [[]]
+    for line in complaint.splitlines():
+        text = line.strip("│ ")
+        if set(text) <= set("─-") or text.startswith(("╭", "╰")):
+            sections.append([])
+        else:
+            sections[-1].append(text)
+    told = [" ".join(lines) for lines in sections[1:] if lines]
+    message = told[0] if told else "the arguments cannot be understood"
+    choice = re.match(r"invalid choice '(.*?)' for argument '(.*?)'.*?\((.*)\)", message)
+    if choice:
+        value, name, known = choice.groups()
+        hint = suggest(value, re.findall(r"'(.*?)'", known))
+        return f"{name} {value} is not known; {hint}"
+    meant = [re.search(r"--[^\s,]+", text) for text in told if text.startswith("Perhaps you meant")]
+    if meant and meant[0]:
+        return f"{message}; did you mean {meant[0].group()!r}?"
+    return f"{message.rstrip('.')}; see --help"

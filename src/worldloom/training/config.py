@@ -1,0 +1,302 @@
+"""Settings of a run: one frozen dataclass, one grammar in Python, YAML, config.json and shell."""
+
+import hashlib
+import inspect
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from worldloom import algos
+from worldloom.algos.algorithm import Algorithm
+from worldloom.core.checks import check_fields, check_seed
+from worldloom.core.names import suggest
+from worldloom.training.suite import Suite
+
+FORMAT = 2  # of config.json; 1, without the number, was one format for each suite
+# Settings that may change when a run is resumed: they do not touch what is learned.
+CADENCE = (
+    "steps",
+    "eval_every",
+    "eval_episodes",
+    "checkpoint_every",
+    "record_every",
+    "chunk",
+    "devices",
+)
+_COUNTS = ("steps", "num_worlds", "devices", "eval_episodes", "chunk")
+_PERIODS = ("eval_every", "checkpoint_every", "record_every")
+# What settings were called before there was one grammar; ALGO is the algorithm's name.
+FORMER_NAMES = {
+    "epochs": "steps, the budget in environment steps (offline: in updates)",
+    "updates": "steps, the budget in environment steps (offline: in updates)",
+    "updates_per_epoch": "ALGO.gradient_steps (offline: ALGO.updates_per_iteration)",
+    "memory_rows": "ALGO.buffer_size, in transitions of all worlds",
+    "hyper": "ALGO.NAME for each of the algorithm's numbers",
+    "network": "ALGO.hidden, ALGO.activation and the like",
+    "record_period": "record_every, in environment steps",
+    "judge_updates": "ope_updates",
+    "episodes": "eval_episodes",
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What to train, where, for how long; `worldloom.training.config.make_config` makes it.
+
+    hyper: the config of the algorithm. world: options of the world. settings: what the suite has
+    beyond the common settings. All periods are in steps: environment steps over all worlds, or
+    updates where an algorithm learns offline.
+    """
+
+    env: str
+    algo: str
+    hyper: Any
+    settings: Any
+    world: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    steps: int = 1_000_000  # budget: environment steps; offline: updates
+    num_worlds: int = 64  # worlds that are played at once
+    share_parameters: bool = False  # one network for all agents instead of one for each
+    devices: int = 1  # that share the worlds, or the rows of a batch
+    eval_every: int = 0  # steps between evaluations; 0: only at the end
+    eval_episodes: int = 64
+    checkpoint_every: int = 0  # steps between checkpoints; 0: only at the end
+    record_every: int = 0  # steps between films of training; 0: none
+    chunk: int = 10  # iterations in one compiled call, between which the host reports
+
+    def __post_init__(self):
+        least = {name: 1 for name in _COUNTS} | {name: 0 for name in _PERIODS}
+        check_fields(self.env, self, at_least=least)
+        check_seed(self.seed)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return algos.get(self.algo)
+
+    @property
+    def cadence(self) -> tuple[str, ...]:
+        """Settings that may change when the run is resumed."""
+        return (*CADENCE, *getattr(type(self.settings), "CADENCE", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, nested as in a YAML file: what config.json holds."""
+        common = {name: getattr(self, name) for name in COMMON}
+        groups = {"world": dict(self.world), self.algorithm.name: _flat(self.hyper)}
+        return common | groups | asdict(self.settings)
+
+    def fingerprint(self) -> str:
+        """A short hash of everything that decides what is learned."""
+        kept = {n: v for n, v in self.to_dict().items() if n not in self.cadence}
+        text = json.dumps(_canonical(kept), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+COMMON: dict[str, Field] = {
+    f.name: f for f in fields(TrainConfig) if f.name not in ("hyper", "settings")
+}
+
+
+def _flat(config: Any) -> dict[str, Any]:
+    """An algorithm's options by name; the numbers that may be vmapped are in a struct of theirs."""
+    options = asdict(config)
+    return options | options.pop("hyper", {})
+
+
+def _canonical(value: Any) -> Any:
+    """The same for 3 and 3.0, which are the same setting."""
+    if isinstance(value, Mapping):
+        return {name: _canonical(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# Nested settings -------------------------------------------------------------------------------
+
+
+def merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` in the place of `base`, name by name at every depth."""
+    both = dict(base)
+    for name, value in given.items():
+        if isinstance(value, Mapping) and isinstance(both.get(name), Mapping):
+            value = merge(both[name], value)
+        both[name] = value
+    return both
+
+
+def nest(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names as nested settings: {"ppo.gamma": 0.9} is {"ppo": {"gamma": 0.9}}."""
+    nested: dict[str, Any] = {}
+    for name, value in given.items():
+        for part in reversed(str(name).replace("-", "_").split(".")):
+            value = {part: value}
+        nested = merge(nested, value)
+    return nested
+
+
+def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> TrainConfig:
+    """The settings of a run: the suite's defaults, with what is `given` in their place.
+
+    `given` is nested as a YAML file is: common settings and the suite's own by name, options of
+    the world under "world", those of the algorithm under its name or under "algo_options". Dotted
+    names mean the same. Whatever is wrong is a ValueError of one line that begins with `source`.
+    """
+    place = f"{source}: " if source else ""
+    given = nest(given)
+    env = str(given.pop("env"))
+    algo = given.pop("algo", None) or suite.defaults(env, None)["algo"]
+    usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
+    algorithm = algos.get(str(algo))
+    own = [f.name for f in fields(suite.settings)]
+    for name in given:
+        if name not in (*COMMON, *own, algorithm.name, "algo_options"):
+            raise ValueError(place + _unknown(name, algorithm, own))
+    for name in (algorithm.name, "algo_options", "world"):
+        given[name] = _group(place + name, given.get(name))
+    values = merge(usual, given)
+    options = values.get(algorithm.name, {}) | values["algo_options"]
+    common = {n: values[n] for n in COMMON if n in values and n != "world"}
+    common |= {"env": env, "algo": str(algo)}
+    return TrainConfig(
+        **{n: convert(place + n, v, COMMON[n].type) for n, v in common.items()},
+        hyper=_make_hyper(algorithm, options, f"{place}{algorithm.name}."),
+        settings=read_fields(suite.settings, {n: values[n] for n in own if n in values}, place),
+        world=_make_world(suite.rules_of(env), values["world"], f"{place}world."),
+    )
+
+
+def _group(name: str, given: Any) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    if is_dataclass(given) and not isinstance(given, type):
+        return _flat(given)
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name}={given!r}; it must hold names and values")
+    return nest(given)
+
+
+def _make_hyper(algorithm: Algorithm, options: Mapping[str, Any], place: str) -> Any:
+    """The algorithm's config; numbers that may be vmapped go into the struct that holds them."""
+    numbers = _numbers_type(algorithm.config)
+    known = [f.name for f in fields(algorithm.config) if f.name != "hyper"]
+    known += [] if numbers is None else [f.name for f in fields(numbers)]
+    for name in options:
+        if name not in known:
+            hint = "it is a setting of the run" if name in COMMON else suggest(name, known)
+            raise ValueError(f"{place}{name} is not an option of {algorithm.name}; {hint}")
+    own = {f.name for f in fields(algorithm.config)}
+    made = read_fields(algorithm.config, {n: v for n, v in options.items() if n in own}, place)
+    if numbers is None:
+        return made
+    chosen = {n: v for n, v in options.items() if n not in own}
+    return replace(made, hyper=read_fields(numbers, chosen, place))
+
+
+def _numbers_type(config: type) -> type | None:
+    """The struct of an algorithm's numbers that may be vmapped, where it has one."""
+    held = [f for f in fields(config) if f.name == "hyper"]
+    return type(default_of(held[0])) if held else None
+
+
+def _make_world(rules: type | None, options: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    if rules is not None:
+        return asdict(read_fields(rules, options, place))
+    values = {}
+    for name, value in options.items():
+        try:  # as config.json will have it
+            values[name] = json.loads(json.dumps(value, default=_plain))
+        except TypeError:
+            raise ValueError(f"{place}{name}={value!r}; give numbers, text or lists") from None
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _unknown(name: str, algorithm: Algorithm, own: list[str]) -> str:
+    if name in FORMER_NAMES:
+        return f"{name!r} is now {FORMER_NAMES[name].replace('ALGO', algorithm.name)}"
+    if name in algos.names():
+        return (
+            f"{name!r} holds options of {name}, and this run learns with {algorithm.name}; "
+            f"choose algo={name!r}, or leave them out"
+        )
+    if any(name == f.name for f in fields(algorithm.config)):
+        return f"{name!r} is an option of {algorithm.name}: {algorithm.name}={{{name!r}: ...}}"
+    return f"no setting {name!r}; {suggest(name, [*COMMON, *own, algorithm.name])}"
+
+
+# Values ----------------------------------------------------------------------------------------
+
+
+def read_fields(cls: type, given: Mapping[str, Any], place: str = "") -> Any:
+    """A settings dataclass from plain types, nested ones included; `place` begins messages."""
+    known = {f.name: f for f in fields(cls)}
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{place}{name} is not an option; {suggest(name, list(known))}")
+        nested = default_of(known[name])
+        if is_dataclass(nested) and not isinstance(value, type(nested)):
+            options = _group(place + name, value)
+            value = read_fields(type(nested), asdict(nested) | dict(options), f"{place}{name}.")  # pyright: ignore[reportArgumentType]
+        values[name] = convert(place + name, value, kind_of(known[name].type, nested))
+    return cls(**values)
+
+
+def kind_of(annotation: Any, default: Any) -> Any:
+    """What a setting holds: its annotation or, where there is none, what its default is."""
+    if annotation is not inspect.Parameter.empty and not isinstance(annotation, str):
+        return annotation
+    if default is None or default is MISSING:
+        return Any
+    kind = tuple[type(default[0]), ...] if isinstance(default, tuple) and default else type(default)
+    return kind | None
+
+
+def default_of(field: Field) -> Any:
+    """The default of a dataclass's field; MISSING if it has none."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def convert(name: str, value: Any, kind: Any) -> Any:
+    """`value` as what is annotated `kind` holds it: 1e6 is a whole number, a list a tuple.
+
+    A ValueError that begins with `name` where it is no such thing. What only the owner of the
+    setting can tell, such as which texts it knows, is left to it.
+    """
+    if get_origin(kind) in (Union, types.UnionType):
+        if value is None and type(None) in get_args(kind):
+            return None
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    value = getattr(value, "tolist", lambda: value)()
+    if get_origin(kind) is tuple:
+        entries = value if isinstance(value, list | tuple) else (value,)
+        return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)
+    complaint = _complaint(value, kind)
+    if complaint:
+        raise ValueError(f"{name}={value!r}; it must be {complaint}")
+    return kind(value) if kind in (int, float, str) else value
+
+
+def _complaint(value: Any, kind: Any) -> str | None:
+    if kind is bool:
+        return None if isinstance(value, bool) else "true or false"
+    if kind is str:
+        return None if isinstance(value, str | Path) else "text"
+    if kind not in (int, float):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "a number"
+    is_whole = isinstance(value, int) or value.is_integer()
+    return None if kind is float or is_whole else "a whole number"

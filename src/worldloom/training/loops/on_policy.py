@@ -1,0 +1,158 @@
+"""On-policy unrolls: play a stretch in every world, learn from it, forget it.
+
+For worlds of one agent and any on-policy agent (ppo, pqn). Pure functions of a `RunState`. The
+world's params are an argument of the compiled program, never a constant in it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from worldloom.algos.on_policy import OnPolicyAgent, collect
+from worldloom.core import draws
+from worldloom.core.mesh import BATCH_AXIS, place, replicate
+from worldloom.core.protocols import PureEnv
+from worldloom.core.transforms import autoreset_batch, episode_stats
+from worldloom.core.types import Array, Key, PyTree, RunState, TimeStep
+from worldloom.training.loops.summary import as_dict, episode_summary, is_finite
+
+PRIOR_KEY = 5_000_011  # what learns beside the policy draws from keys of its own
+
+
+class Prior(Protocol):
+    """Something that learns beside the policy, and pays it for how it does what it does."""
+
+    def init(self, key: Key) -> PyTree: ...
+    def reward(self, state: PyTree, steps: TimeStep, reward: Array) -> Array:
+        """The rewards (T, B) that the policy learns from, given those of the world."""
+        ...
+
+    def update(
+        self, state: PyTree, steps: TimeStep, key: Key
+    ) -> tuple[PyTree, Mapping[str, Array]]: ...
+
+
+@dataclass(frozen=True)
+class OnPolicyLoop:
+    """The on-policy loop of one world and agent, as pure functions.
+
+    `outcomes(info)` names what to average over ended episodes beside return and length: from the
+    world's infos (T, B) to arrays (T, B), of which the values at an episode's end count. `mesh`
+    spreads the worlds over devices, which then learn the same from all.
+    """
+
+    env: PureEnv  # one world, whose episodes end
+    agent: OnPolicyAgent
+    num_worlds: int
+    outcomes: Callable[[PyTree], Mapping[str, Array]] = lambda info: {}
+    prior: Prior | None = None
+    mesh: Mesh | None = None
+
+    def __post_init__(self):
+        devices = 1 if self.mesh is None else self.mesh.devices.size
+        if self.num_worlds % devices:
+            raise ValueError(
+                f"num_worlds={self.num_worlds} cannot be shared by {devices} devices; "
+                "use a multiple of that"
+            )
+        check_minibatches(self.agent.config, self.num_worlds // devices)
+
+    def _worlds(self, count: int) -> PureEnv:
+        return episode_stats(autoreset_batch(self.env, count))
+
+    @cached_property
+    def worlds(self) -> PureEnv:
+        """Those of one device."""
+        return self._worlds(self.num_worlds // (1 if self.mesh is None else self.mesh.devices.size))
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_worlds * self.agent.config.unroll_length
+
+    def place(self, tree: PyTree, what: str) -> PyTree:
+        if self.mesh is None:
+            return tree
+        return place(tree, self.mesh, spread()) if what == "state" else replicate(tree, self.mesh)
+
+    def init(self, key: Key, params: PyTree) -> RunState:
+        """A run before its first iteration, the same on any number of devices."""
+        run_key, learner_key, world_key = jax.random.split(key, 3)
+        worlds, timestep = self._worlds(self.num_worlds).reset(world_key, params)
+        learner = self.agent.init(learner_key, timestep.obs)
+        prior = () if self.prior is None else self.prior.init(jax.random.fold_in(key, PRIOR_KEY))
+        return RunState(learner, worlds, (), run_key, jnp.int32(0), timestep, prior)
+
+    def agents(self, run: RunState) -> PyTree:
+        return run.learner
+
+    def act(self, learner: PyTree, obs: PyTree, key: Key, *, explore: Array | float) -> Array:
+        return self.agent.act(learner, obs, key, explore=explore)[0]
+
+    def iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
+        """One unroll and what is learned from it, to be compiled as one program.
+
+        Its random choices hang on the run's key and its number alone.
+        """
+        if self.mesh is None:
+            return self._iterate(run, params)
+        everywhere = PartitionSpec()
+        return jax.shard_map(
+            self._iterate,
+            mesh=self.mesh,
+            in_specs=(spread(), everywhere),
+            out_specs=(spread(), everywhere),
+            check_vma=False,  # loops over chosen worlds differ in length between devices
+        )(run, params)
+
+    def _iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
+        agent, prior = self.agent, self.prior
+        key = jax.random.fold_in(run.key, run.iteration)
+        if agent.axis_name is not None:
+            key = jax.random.fold_in(key, jax.lax.axis_index(agent.axis_name))
+        play_key, learn_key = draws.split(key)
+        worlds, timestep, rollout, steps = collect(
+            agent, self.worlds, run.learner, run.worlds, run.timestep, params, play_key
+        )
+        prior_state, prior_metrics = run.prior, {}
+        if prior is not None:
+            # By what it knew when this was played: a judge that learns from it first is lenient.
+            reward = prior.reward(run.prior, steps, rollout.reward)
+            rollout = rollout.replace(reward=reward)
+            prior_key = jax.random.fold_in(key, PRIOR_KEY)
+            prior_state, prior_metrics = prior.update(run.prior, steps, prior_key)
+        learner, learned = agent.update(run.learner, rollout, learn_key)
+        learned = as_dict(learned)
+        summary = episode_summary(steps, self.outcomes, agent.axis_name)
+        finite = summary.pop("finite") & learned_well(agent.config, learner, learned)
+        run = RunState(learner, worlds, (), run.key, run.iteration + 1, timestep, prior_state)
+        return run, summary | dict(prior_metrics) | learned | {"finite": finite}
+
+
+def check_minibatches(config: Any, num_worlds: int) -> None:
+    """Raises ValueError if a rollout does not split into minibatches of equal size."""
+    steps, parts = num_worlds * config.unroll_length, getattr(config, "num_minibatches", 1)
+    if steps % parts:
+        raise ValueError(
+            f"num_worlds={num_worlds} times unroll_length={config.unroll_length} is {steps} steps, "
+            f"which num_minibatches={parts} does not divide"
+        )
+
+
+def learned_well(config: Any, learner: PyTree, learned: Mapping[str, Array]) -> Array:
+    """() bool: parameters are finite, and not every minibatch was skipped."""
+    finite = is_finite(learner.params)
+    if "skipped" not in learned:
+        return finite
+    return finite & (learned["skipped"] < config.num_epochs * config.num_minibatches).all()
+
+
+def spread() -> RunState:
+    """How a run lies on devices: the worlds are spread, what is learned is everywhere."""
+    spread: Any = PartitionSpec(BATCH_AXIS)
+    everywhere: Any = PartitionSpec()
+    return RunState(everywhere, spread, everywhere, everywhere, everywhere, spread, everywhere)

@@ -1,0 +1,290 @@
+"""The one run: trained, resumed or loaded, with the same face in all three."""
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from worldloom import algos
+from worldloom.algos.algorithm import Algorithm
+from worldloom.core.checks import check_seed
+from worldloom.core.draws import as_key
+from worldloom.core.types import Array, Key, PyTree
+from worldloom.training.config import FORMAT, TrainConfig, make_config
+from worldloom.training.driver import Hook, Plan, drive, open_checkpoints, plan_of, set_clock
+from worldloom.training.folders import new_folder, world_label
+from worldloom.training.loops import make_trainer
+from worldloom.training.machine import use_compilation_cache
+from worldloom.training.sinks import read_json_lines
+from worldloom.training.suite import Evaluation, Evaluator, Problem, Suite
+from worldloom.training.trainer import Trainer
+
+
+@dataclass
+class Run:
+    """A run: what it is, where it lies, what it learned and how well.
+
+    `worldloom.train` returns it when training is over, `worldloom.load` reads it back. While it
+    trains, hooks see it.
+    """
+
+    suite: Suite
+    config: TrainConfig
+    folder: Path
+    problem: Problem
+    trainer: Trainer
+    train_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    evaluation: Evaluation | None = None
+    interrupted: bool = False
+    _evaluators: dict[int, Evaluator] = field(default_factory=dict, repr=False)
+
+    @property
+    def iteration(self) -> int:
+        return self.trainer.iteration
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far, or updates of an offline algorithm."""
+        return self.iteration * self.trainer.steps_per_iteration
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = plan_of(self.config, self.trainer.steps_per_iteration)
+        return replace(plan, chunk=self.problem.chunk or plan.chunk)
+
+    @property
+    def agents(self) -> PyTree:
+        """What was learned, as `trainer.act` takes it; of several agents, stacked."""
+        return self.trainer.agents()
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """How the run is scored."""
+        return self._evaluator(self.config.eval_episodes)
+
+    def _evaluator(self, episodes: int) -> Evaluator:
+        if episodes not in self._evaluators:
+            self._evaluators[episodes] = self.problem.make_evaluator(self.trainer, episodes)
+        return self._evaluators[episodes]
+
+    def act(self, obs: PyTree, key: Key | None = None) -> Array:
+        """Greedy actions (B, ...) for observations (B, ...); with a key, explored as in training.
+
+        Of a world with A agents: actions (A,) for the observations (A, ...) of one world.
+        """
+        explore = 0.0 if key is None else self.exploration
+        key = jax.random.key(0) if key is None else as_key(key)
+        if self.problem.env.spec.num_agents == 1 and not self.problem.env.turn_based:
+            return self._act_jit(self.agents, obs, key, explore=explore)
+        from worldloom.core.transforms import JointObservation
+
+        if self.config.algorithm.centralised:
+            copies = jax.numpy.broadcast_to(obs, (obs.shape[0], *obs.shape))
+            obs = JointObservation(obs, copies)
+        keys = jax.random.split(key, self.problem.env.spec.num_agents)
+        one_world = jax.tree.map(lambda x: x[:, None], obs)
+        act = jax.vmap(lambda a, o, k: self._act_jit(a, o, k, explore=explore))
+        return act(self.agents, one_world, keys)[:, 0]
+
+    @property
+    def exploration(self) -> float:
+        """How much the last iteration explored: epsilon, or 1 where the policy is sampled."""
+        schedule = getattr(self.config.hyper, "exploration", None)
+        last = jax.numpy.int32(max(self.iteration - 1, 0))
+        return 1.0 if schedule is None else float(schedule(last))
+
+    @cached_property
+    def _act_jit(self):
+        return jax.jit(self.trainer.act, static_argnames="explore")
+
+    def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
+        """Scores in fresh episodes, without exploration."""
+        check_seed(seed)
+        if episodes is not None and episodes < 1:
+            raise ValueError(f"episodes={episodes}; evaluate at least 1")
+        evaluator = self._evaluator(episodes or self.config.eval_episodes)
+        return evaluator(self.agents, jax.random.key(seed))
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        """metrics.jsonl by column, (iterations,) or (iterations, agents); NaN where it has null."""
+        rows = read_json_lines(self.folder / "metrics.jsonl")
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
+
+    def timing(self) -> dict[str, Any]:
+        """What timing.json holds: seconds, and steps in a second of training."""
+        rate = self.steps / self.train_seconds if self.train_seconds else 0.0
+        return {
+            "compile_seconds": round(self.trainer.compile_seconds, 3),
+            "train_seconds": round(self.train_seconds, 3),
+            "eval_seconds": round(self.eval_seconds, 3),
+            "iterations": self.iteration,
+            "steps": self.steps,
+            "steps_per_second": round(rate, 1),
+        }
+
+    def report(self) -> Path:
+        """Writes report.html into the run's folder; its path."""
+        return self.suite.page(self.folder)
+
+    def export(self, path: str | Path | None = None, **options: Any) -> Path:
+        """Writes the policy as a bundle that runs without training code; its folder."""
+        if self.suite.export is None:
+            raise ValueError(f"{self.suite.name}: policies of this suite cannot be exported yet")
+        target = Path(path) if path else self.folder / "bundle"
+        return self.suite.export(self, target, **options)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_number(one) for one in value]
+    return np.nan if value is None else value
+
+
+# Fitting algorithms to worlds --------------------------------------------------------------------
+
+
+def why_not(algorithm: Algorithm, problem: Problem) -> str | None:
+    """Why an algorithm cannot learn this problem; None if it can."""
+    reason = algorithm.why_not(problem.env.spec)
+    if reason is not None:
+        return reason
+    name = problem.env.spec.name
+    if algorithm.loop == "offline" and problem.data is None:
+        return f"{algorithm.name} learns from logged data, and none are named (dataset=FILE.npz)"
+    several = problem.env.spec.num_agents > 1
+    if several and not problem.env.turn_based:
+        return f"{name} has several agents and is not turn-based; wrap it for one agent"
+    return None
+
+
+def check_fit(config: TrainConfig, problem: Problem) -> None:
+    """Raises ValueError, in one line that names what would fit, unless the algorithm does."""
+    reason = why_not(config.algorithm, problem)
+    if reason is None:
+        return
+    fitting = [name for name in algos.names() if why_not(algos.get(name), problem) is None]
+    raise ValueError(f"{reason}; use {', '.join(fitting)}" if fitting else reason)
+
+
+# Folders -----------------------------------------------------------------------------------------
+
+
+def run_folder(root: Path, config: TrainConfig) -> Path:
+    """An unused folder name that says what ran on what, and when."""
+    env = world_label(config.env)
+    return new_folder(Path(root), f"{env}-{config.algorithm.name}-s{config.seed}")
+
+
+def check_empty(folder: Path) -> None:
+    """Raises ValueError if a new run must not be written there."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} already exists and is not empty; choose another, or resume it")
+
+
+def read_header(folder: str | Path) -> dict[str, Any]:
+    """The content of a run's config.json; a ValueError if the folder holds no run we can read."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} is not a run folder: it has no config.json; name a folder under runs/"
+        )
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        settings = dict(header["config"])
+        if header.get("format") == FORMAT:
+            _ = header["suite"], settings["env"], settings["algo"]  # which all others need
+            return header
+        version = header.get("versions", {}).get("worldloom", "0.1")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
+            "name another folder"
+        ) from error
+    raise ValueError(
+        f"{folder} was written by worldloom {version}, whose runs this version cannot read; "
+        "train again, or look at it with that version"
+    )
+
+
+def read_config(folder: str | Path, suite: Suite) -> TrainConfig:
+    """The settings of an existing run."""
+    return make_config(suite, read_header(folder)["config"], str(Path(folder) / "config.json"))
+
+
+def check_resumable(folder: Path, kept: TrainConfig, given: TrainConfig) -> None:
+    """Raises ValueError if anything that decides what is learned differs from the run's own."""
+    if given.fingerprint() == kept.fingerprint():
+        return
+    old, new = kept.to_dict(), given.to_dict()
+    names = sorted((old.keys() | new.keys()) - set(kept.cadence))
+    differs = [name for name in names if old.get(name) != new.get(name)]
+    raise ValueError(
+        f"{folder} was trained with other settings ({', '.join(differs)}); "
+        "resume it with its own, or start a new run"
+    )
+
+
+# Train and load ----------------------------------------------------------------------------------
+
+
+def train(
+    suite: Suite,
+    config: TrainConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    report: bool = True,
+    hooks: Sequence[Hook] = (),
+    command: str = "",
+) -> Run:
+    """Trains to `config.steps`; with `resume` on from the newest checkpoint in `folder`.
+
+    Ctrl-C ends it after the current chunk with a checkpoint; `run.interrupted` then says so.
+    Compiled programs are kept in JAX's persistent cache.
+    """
+    use_compilation_cache()
+    folder = Path(folder)
+    if resume:
+        check_resumable(folder, read_config(folder, suite), config)
+    else:
+        check_empty(folder)
+    run = _open(suite, config, folder, resume)  # checks everything before anything is written
+    own = [*run.problem.hooks, *(run.problem.pictures if report else ())]
+    if report:
+        own.append(_Report())
+    return drive(run, resume=resume, hooks=[*hooks, *own], command=command)
+
+
+def _open(suite: Suite, config: TrainConfig, folder: Path, existing: bool) -> Run:
+    problem = suite.problem(config, folder if existing else None)
+    check_fit(config, problem)
+    if existing:
+        problem.check_resume(read_header(folder))
+    return Run(suite, config, folder, problem, make_trainer(config, problem))
+
+
+def load(suite: Suite, folder: str | Path) -> Run:
+    """A run from its newest complete checkpoint, on one device."""
+    use_compilation_cache()
+    folder = Path(folder)
+    config = replace(read_config(folder, suite), devices=1)
+    run = _open(suite, config, folder, existing=True)
+    with closing(open_checkpoints(folder)) as checkpoints:
+        run.trainer.load(checkpoints.restore(run.trainer.template()))
+    set_clock(run)
+    return run
+
+
+class _Report(Hook):
+    """report.html at the end of a run."""
+
+    def on_end(self, run: Run) -> None:
+        run.report()

@@ -1,0 +1,121 @@
+"""What the shell knows of a suite, and what a loop needs of one of its worlds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from worldloom.core.protocols import PureEnv
+    from worldloom.core.types import Array, Key, PyTree
+    from worldloom.nn.networks import Networks
+    from worldloom.replay.dataset import Dataset
+    from worldloom.training.config import TrainConfig
+    from worldloom.training.driver import Hook
+
+
+@dataclass(frozen=True)
+class World:
+    """A world by name: the function that makes it, and one line for people.
+
+    `make` may be "module:function", which is imported when it is needed.
+    """
+
+    make: "str | Callable[..., PureEnv]"
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The settings of a suite that has none beyond the common ones."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A family of worlds: what is particular about training, scoring and showing them.
+
+    worlds: those that come with it. settings: a frozen dataclass of what its runs take beyond the
+    common settings. defaults(env, algo): settings that differ from the common defaults, nested as
+    in a config file; with algo=None it names the usual algorithm, too. problem(config, folder):
+    what a loop needs; `folder` is that of a run that goes on, or None. page(folder): writes a
+    run's report.html. rules: a dataclass of the world's options where the maker's signature does
+    not tell them. export(run, folder): writes a policy's bundle. film(run, path, seed): writes a
+    GIF of an episode. play(run or env, seed): lets a person play. presets: settings by name to
+    start from. results: kinds of JSON results that it writes pages of, kind -> "module:function".
+    commands: its own commands, name -> ("module:function", one line for people).
+    """
+
+    name: str
+    worlds: Mapping[str, World]
+    defaults: Callable[[str, str | None], Mapping[str, Any]]
+    problem: "Callable[[TrainConfig, Path | None], Problem]"
+    page: Callable[[Path], Path]
+    settings: type = NoSettings
+    rules: type | None = None
+    export: Callable[..., Path] | None = None
+    film: Callable[..., Path] | None = None
+    play: Callable[..., Any] | None = None
+    presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
+    results: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def rules_of(self, env: str) -> type | None:
+        """The dataclass of a world's options; a registered world has options of its own."""
+        return self.rules if env in self.worlds else None
+
+
+class Evaluation(Protocol):
+    """Scores of trained agents."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def mean(self) -> float:
+        """The one number that runs are compared by; more is better."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """A row of eval.jsonl."""
+        ...
+
+    def lines(self) -> dict[str, str]:
+        """The same for people: name -> a few words."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Plays episodes with what a trainer gives as its agents."""
+
+    def __call__(self, agents: "PyTree", key: "Key") -> Evaluation: ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A world to learn in, or data to learn from, and how to score what was learned.
+
+    make_evaluator(trainer, episodes): its evaluator. outcomes(info): what to average over the
+    episodes that end, from infos (T, B) to arrays (T, B). data(): the logged data, made or read
+    when they are first asked for; None where there can be none. prior: learns beside an on-policy
+    agent and pays it (see `loops.on_policy.Prior`). make_trainer: a way of training of the suite's
+    own, in the place of the loop that the algorithm asks for. about(): what config.json says
+    beside the settings. files: what a new run keeps in its folder, by name. hooks: the suite's own
+    work between chunks. check_resume(header): raises ValueError if what the run was started with
+    has changed since. pure: no callback to the host in it, so that runs can be vmapped. chunk: the
+    most iterations in one call of the trainer, where that is not for the settings to choose.
+    """
+
+    env: "PureEnv"
+    make_evaluator: Callable[[Any, int], Evaluator]
+    networks: "Networks"
+    outcomes: "Callable[[PyTree], Mapping[str, Array]]" = lambda info: {}
+    data: "Callable[[], Dataset] | None" = None
+    prior: Any = None
+    make_trainer: "Callable[[TrainConfig, Problem], Any] | None" = None
+    compiler_options: dict[str, Any] | None = None
+    about: Callable[[Any], Mapping[str, Any]] = lambda run: {}
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    hooks: "Sequence[Hook]" = ()
+    pictures: "Sequence[Hook]" = ()
+    check_resume: Callable[[Mapping[str, Any]], None] = lambda header: None
+    pure: bool = True
+    chunk: int | None = None

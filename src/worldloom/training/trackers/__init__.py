@@ -1,0 +1,1 @@
+"""Runs shown in MLflow and TensorBoard."""

@@ -1,0 +1,137 @@
+"""Runs shown in the tools of others: what all such trackers share.
+
+A tracker is a sink whose rows are news of one run, any of
+  settings, tags, step: the run begins, or goes on; what follows is of `step` and later;
+  rows: metrics, each row with the step it belongs to in the column `steps`;
+  status, files: it has ended, and left these.
+It is written to by a thread of its own (`MinimalAsyncLogger`): a disk that is full or a server that
+is away costs what it was to be told, and never the training.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from worldloom.core.files import plain
+from worldloom.core.names import suggest
+
+NAMES = ("mlflow", "tensorboard")
+
+# Values of each agent are curves of their own; those of more are left to the run's own tables.
+_MOST_IN_A_LIST = 16
+
+
+class Point(NamedTuple):
+    """A number of a run, and when it was that."""
+
+    name: str
+    value: float
+    step: int
+
+
+class Tracker:
+    """Takes the news of a run and never raises: `failures` counts, the first one is told.
+
+    What it is told is plain: numbers, text, lists and dicts.
+    """
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._beginning: Mapping[str, Any] | None = None
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """News as the module describes them."""
+        try:
+            if "settings" in row:
+                self._beginning = row
+            if self._beginning is not None:  # again, if the store was not there the first time
+                begin = self._beginning
+                self.start(begin["settings"], begin["tags"], begin["step"])
+                self._beginning = None
+            if "rows" in row:
+                self.log([p for values in row["rows"] for p in points(values, values["steps"])])
+            if "status" in row:
+                self.finish(row["status"], [Path(file) for file in row["files"]])
+        except Exception as error:
+            self._count(error)
+
+    def start(self, settings: Mapping[str, Any], tags: Mapping[str, str], step: int) -> None:
+        """The run begins with these settings, or goes on; its news are of `step` and later."""
+
+    def log(self, points: Sequence[Point]) -> None:
+        """The numbers of a chunk."""
+
+    def finish(self, status: str, files: Sequence[Path]) -> None:
+        """FINISHED, KILLED (by who trains) or FAILED."""
+
+    def close(self) -> None: ...
+
+    def _count(self, error: Exception) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            message = " ".join(str(error).split())
+            message = message if len(message) <= 300 else message[:300] + " ..."
+            print(
+                f"tracking with {self.name}: {type(error).__name__}: {message}; "
+                "training goes on, and further failures are only counted",
+                file=sys.stderr,
+            )
+
+
+def open_tracker(name: str, folder: Path) -> Tracker:
+    """The tracker of that name for the run in `folder`.
+
+    A ValueError if there is none, an ImportError with the remedy if what it needs is not installed.
+    """
+    if name == "mlflow":
+        from worldloom.training.trackers.mlflow import Mlflow
+
+        return Mlflow(folder)
+    if name == "tensorboard":
+        from worldloom.training.trackers.tensorboard import TensorBoard
+
+        return TensorBoard(folder)
+    raise ValueError(f"there is no tracker {name!r}; {suggest(name, NAMES)}")
+
+
+def require(tracker: str, packages: Sequence[str]) -> None:
+    """An ImportError with the remedy if one of the packages is not installed; imports none."""
+    for package in packages:
+        found = find_spec(package)
+        if found is None or found.origin is None:  # no origin: a folder that happens to be there
+            raise ImportError(
+                f"tracking with {tracker} needs {package}, which is not installed; "
+                "pip install 'worldloom[track]'"
+            )
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with names like `iqn/hidden`; lists stay lists."""
+    found = {}
+    for name, value in plain(values).items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}/")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def points(row: Mapping[str, Any], step: int) -> list[Point]:
+    """The numbers of a row; text, gaps and long lists are left out, and the step itself."""
+    found = []
+    for name, value in flat(row).items():
+        if isinstance(value, list):
+            several = value if len(value) <= _MOST_IN_A_LIST else []
+            named = [(f"{name}/{n}", one) for n, one in enumerate(several)]
+        else:
+            named = [(name, value)]
+        found += [
+            Point(label, float(number), step)
+            for label, number in named
+            if isinstance(number, (bool, int, float)) and name != "steps"
+        ]
+    return found

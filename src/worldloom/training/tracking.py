@@ -1,0 +1,83 @@
+"""Trackers as hooks of the chunk driver."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldloom.training.driver import Hook
+from worldloom.training.run import Run
+from worldloom.training.trackers.async_logger import MinimalAsyncLogger
+from worldloom.training.trackers.tracker import Tracker, open_tracker
+
+# What a tracker is given of a run folder, where it is there; curves it has already.
+FILES = (
+    "config.json", "world.yaml", "constraints.yaml", "eval.jsonl", "ope.json",
+    "timing.json", "report.html",
+)  # fmt: skip
+# Seconds that the end of a run waits for a slow store, and those for who pressed Ctrl-C.
+_PATIENCE, _HASTE = 60.0, 10.0
+
+
+def tracking_hooks(names: Sequence[str], folder: Path) -> list[Hook]:
+    """Hooks that show the run in `folder` with the trackers of these names.
+
+    `mlflow` and `tensorboard` are known; a ValueError for others, an ImportError with the remedy
+    where one is not installed. Nothing is imported or written before the run starts.
+    """
+    return [Tracking(open_tracker(name, Path(folder))) for name in dict.fromkeys(names)]
+
+
+class Tracking(Hook):
+    """Settings, metrics after each chunk, evaluations and the files of a run, for one tracker.
+
+    Training hands them to a thread and goes on. What the tracker fails on is told once and counted
+    in `tracker.failures`.
+    """
+
+    def __init__(self, tracker: Tracker):
+        self.tracker = tracker
+        self._logger: MinimalAsyncLogger | None = None
+        self._folder = Path()
+        self._status = "FAILED"  # unless the run gets to its end
+
+    def on_start(self, run: Run) -> None:
+        self._folder = run.folder
+        self._logger = MinimalAsyncLogger(self.tracker)
+        header = json.loads((run.folder / "config.json").read_text())
+        tags = {"folder": str(run.folder.absolute())}
+        tags |= {name: str(header[name]) for name in ("hash", "command")}
+        tags["worldloom"] = header["versions"]["worldloom"]
+        self._tell({"settings": run.config.to_dict(), "tags": tags, "step": run.steps + 1})
+
+    def on_iterations(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._tell({"rows": [_curves(row) for row in rows]})
+
+    def on_evaluation(self, run: Run, evaluation: Any) -> None:
+        # A list holds its episodes here, which are no curves.
+        scores = {k: v for k, v in evaluation.to_dict().items() if not isinstance(v, list)}
+        self._tell({"rows": [{"steps": run.steps, "eval": scores}]})
+
+    def on_end(self, run: Run) -> None:
+        self._status = "KILLED" if run.interrupted else "FINISHED"
+
+    def close(self) -> None:
+        # Files are sent from here: all hooks have written theirs by now.
+        if self._logger is None:
+            return
+        files = [self._folder / name for name in FILES if (self._folder / name).is_file()]
+        self._tell({"status": self._status, "files": [str(file) for file in files]})
+        self._logger.close(_PATIENCE if self._status == "FINISHED" else _HASTE)
+        self.tracker.failures += self._logger.dropped
+        self._logger = None
+
+    def _tell(self, news: Mapping[str, Any]) -> None:
+        if self._logger is not None:
+            self._logger.log(news)
+
+
+def _curves(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a row can be drawn: numbers, and lists of one for each agent."""
+    return {name: value for name, value in row.items() if np.ndim(value) <= 1}

@@ -1,0 +1,43 @@
+"""Published figures are those of the benchmark's file."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import figures
+
+ROOT = Path(__file__).parents[2]
+RESULT = {
+    "ratios": {"time_to_500": 123.456, "world_steps_per_second": 1234.5},
+    "machine": {"cpu": "a processor", "cores": 2},
+    "versions": {"python": "3.11.7", "jax": "0.10.2"},
+    "command": "worldloom bench grid",
+}
+
+
+def test_figures_stand_between_the_markers_and_nothing_else_changes():
+    page = "before\n<!-- figures:grid -->\nstale row\n<!-- /figures:grid -->\nafter\n"
+    filled = figures.fill(page, "grid", RESULT)
+    assert filled.startswith("before\n<!-- figures:grid -->\n| figure")
+    assert filled.endswith("<!-- /figures:grid -->\nafter\n")
+    assert "| `time_to_500` | 123 |" in filled
+    assert "| `world_steps_per_second` | 1,230 |" in filled
+    assert "| `time_to_500_tuned` | not measured |" in filled
+    assert "stale row" not in filled
+    assert figures.fill(filled, "grid", RESULT) == filled
+
+
+def test_the_chart_is_valid_svg_with_the_values():
+    picture = figures.chart("grid", RESULT)
+    ElementTree.fromstring(picture)
+    assert "123x" in picture
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/grid.md"])
+def test_published_tables_are_those_of_the_result_file(page):
+    result = json.loads((ROOT / "benchmarks/results/grid.json").read_text())
+    text = (ROOT / page).read_text()
+    assert figures.fill(text, "grid", result) == text
+    assert "| `time_to_500` |" in text

@@ -1,0 +1,123 @@
+"""Every algorithm in every built-in world: it trains, resumes to the bit, is scored and shown, or
+is refused with a reason that names what would fit."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom import algos, suites
+from worldloom.cli.settings import merge
+from worldloom.training.config import make_config
+from worldloom.training.run import check_fit, load, train, why_not
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_once")]
+
+COMMON = {"num_worlds": 4, "chunk": 1, "eval_episodes": 2, "record_every": 0, "eval_every": 0}
+SMALL = {
+    "grid": {"world": {"horizon": 4}},
+    "arc": {"limit": 1, "ids": ["recolour"], "attempts": 1, "world": {"max_steps": 4},
+            "network": {"channels": 2, "context": 4}},
+    "robot": {"task": "stand", "world": {"horizon": 8}},
+    "plant": {"world": {"horizon": 8}, "data_steps": 64, "ope_updates": 2},
+}  # fmt: skip
+OFF_POLICY = {"batch_size": 4, "buffer_size": 64, "gradient_steps": 1, "unroll_length": 2}
+ON_POLICY = {"unroll_length": 4, "num_minibatches": 2, "num_epochs": 1}
+OFFLINE = {"batch_size": 8, "updates_per_iteration": 4}
+HIDDEN = {"dqn": (8,), "iqn": 8, "ppo": (8,), "mappo": (8,), "pqn": (8,), "sac": (8,), "td3": (8,)}
+
+# Resuming is a matter of the loop, of which one world of each suite tells.
+RESUMED = ("treasurehunt", "arc", "biped", "reactor")
+
+WORLDS = [(suite, world) for suite in SMALL for world in suites.names(suite)]
+PAIRS = [(suite, world, algo) for suite, world in WORLDS for algo in algos.names()]
+
+
+def settings(suite: str, world: str, algo: str) -> dict:
+    """The smallest run of an algorithm in a world."""
+    loop = algos.get(algo).loop
+    options = {"off_policy": OFF_POLICY, "on_policy": ON_POLICY, "offline": OFFLINE}[loop]
+    known = {f for f in algos.get(algo).config.__dataclass_fields__}
+    options = {name: value for name, value in options.items() if name in known}
+    hidden = HIDDEN.get(algo, (8,))
+    if "hidden" in known:
+        options["hidden"] = hidden
+    if "num_critics" in known:
+        options["num_critics"] = 2
+    return merge(COMMON | {"env": world, "algo": algo, algo: options}, SMALL[suite])
+
+
+def two_chunks(suite, given: dict) -> tuple[dict, dict]:
+    """The settings of a run of one chunk, and of two."""
+    config = make_config(suite, given)
+    from worldloom.training.loops import make_trainer
+
+    trainer = make_trainer(config, suite.problem(config, None))
+    step = trainer.steps_per_iteration
+    return given | {"steps": step}, given | {"steps": 2 * step}
+
+
+def final_state(suite, folder):
+    """What a run's newest checkpoint holds."""
+    return load(suite, folder).trainer.state()
+
+
+def assert_same(one, other):
+    flat, _ = jax.tree_util.tree_flatten_with_path(one)
+    for (path, x), y in zip(flat, jax.tree.leaves(other), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y, jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize(("name", "world", "algo"), PAIRS, ids=lambda value: str(value))
+def test_an_algorithm_trains_in_a_world_or_is_refused(name, world, algo, tmp_path):
+    suite = suites.suite(name)
+    given = settings(name, world, algo)
+    try:
+        config = make_config(suite, given)
+        problem = suite.problem(config, None)
+        reason = why_not(algos.get(algo), problem)
+    except ValueError as error:
+        reason, problem = str(error), None
+    if reason is not None:
+        assert "\n" not in reason
+        assert algo in reason or world in reason
+        if problem is not None:
+            with pytest.raises(ValueError, match=r"; use [a-z]"):
+                check_fit(config, problem)
+        return
+    try:
+        first, both = two_chunks(suite, given)
+    except ValueError as error:  # what only the agent itself can tell, such as its network
+        reason = str(error)
+    if reason is not None:
+        assert "\n" not in reason
+        assert f"{algo}:" in reason
+        assert "; use " in reason
+        return
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run = train(suite, make_config(suite, both), whole, report=False)
+    run.report()
+    assert np.isfinite(run.evaluation.mean)
+    assert (whole / "report.html").stat().st_size > 1000
+    assert run.iteration == 2
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [1, 2]
+    assert rows[-1]["steps"] == run.steps
+    if world in RESUMED:
+        train(suite, make_config(suite, first), parts, report=False)
+        train(suite, make_config(suite, both), parts, resume=True, report=False)
+        assert_same(final_state(suite, whole), final_state(suite, parts))
+
+
+def test_every_suite_trains_with_at_least_three_algorithms():
+    """The point of it all: no suite is tied to one family."""
+    for suite, world in WORLDS:
+        made = suites.suite(suite)
+        config = make_config(made, merge(COMMON | {"env": world}, SMALL[suite]))
+        problem = made.problem(config, None)
+        fitting = [n for n in algos.names() if why_not(algos.get(n), problem) is None]
+        assert len(fitting) >= 3, (world, fitting)

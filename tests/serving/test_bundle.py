@@ -1,0 +1,330 @@
+"""Bundles of plant policies: what was exported is what runs, and nothing else does."""
+
+import hashlib
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from worldloom.safety import ControlMemory, ControlState, initial_memory, safe_policy_execution
+from worldloom.serving import export as bundle_export
+from worldloom.serving.bundle import difference, load_bundle
+from worldloom.serving.bundle_folder import MEANING, digest_of, read_policy
+from worldloom.serving.export import export_bundle, observation_statistics
+from worldloom.serving.program import Columns
+
+
+def export(small_plant, folder, **changes):
+    settings = {
+        "signals": small_plant.signals, "statistics": small_plant.statistics, "onnx": False,
+    }  # fmt: skip
+    return export_bundle(
+        folder, small_plant.policy, small_plant.constraints, **(settings | changes)
+    )
+
+
+def in_library(small_plant, obs, memory):
+    """What the library itself says, compiled for this batch."""
+    state = ControlState(obs, ControlMemory(**memory))
+    return jax.jit(safe_policy_execution)(small_plant.policy, state, small_plant.constraints, None)
+
+
+def test_a_bundle_answers_as_the_library_does_over_many_steps(small_plant, bundle, usual):
+    memory = bundle.initial_memory(np.zeros((8, 2), np.float32))
+    for step in range(10):
+        obs = usual(8, step)
+        obs[step % 8, 0] += 3.0  # over the barrier: the filter has something to do
+        action, report = in_library(small_plant, obs, memory)
+        answer = bundle.act(obs, memory)
+        assert difference(answer.action, np.asarray(action)) < 1e-6
+        assert np.array_equal(answer.report["emergency"], report.emergency)
+        assert np.array_equal(answer.report["intervened"], report.intervened)
+        gap = difference(answer.report["margins_after"], np.asarray(report.margins_after), 30.0)
+        assert gap < 1e-6
+        memory = answer.memory
+    assert memory["step"].tolist() == [10] * 8
+
+
+def test_the_first_memory_is_the_librarys(small_plant, bundle):
+    wanted = initial_memory(small_plant.constraints)
+    for name, value in bundle.initial_memory().items():
+        assert np.array_equal(value, getattr(wanted, name)), name
+
+
+def test_batches_agree_with_single_rows(bundle, usual):
+    obs = usual(12)
+    memory = bundle.initial_memory(np.zeros((12, 2), np.float32))
+    together = bundle.act(obs, memory)
+    for i in range(12):
+        alone = bundle.act(obs[i], {name: x[i] for name, x in memory.items()})
+        assert alone.action.shape == (2,)
+        assert difference(alone.action, together.action[i]) < 1e-6
+        assert bool(alone.report["projected"]) == bool(together.report["projected"][i])
+
+
+def test_more_rows_than_the_largest_batch_are_answered_in_parts(bundle, usual):
+    obs = usual(20)
+    memory = bundle.initial_memory(np.zeros((20, 2), np.float32))
+    first = {name: x[:16] for name, x in memory.items()}
+    whole, part = bundle.act(obs, memory), bundle.act(obs[:16], first)
+    assert whole.action.shape == (20, 2)
+    assert np.array_equal(whole.action[:16], part.action)
+
+
+def test_a_reading_that_is_not_finite_gets_the_emergency_action_alone(bundle, usual):
+    obs = usual(2)
+    memory = bundle.initial_memory(np.zeros((2, 2), np.float32))
+    fine = bundle.act(obs, memory)
+    obs[1, 2] = np.nan
+    answer = bundle.act(obs, memory)
+    assert answer.report["emergency"].tolist() == [False, True]
+    assert np.array_equal(answer.action[1], memory["fallback"][1])
+    assert np.array_equal(answer.action[0], fine.action[0])
+
+
+def test_the_emergency_program_is_what_a_failed_sensor_leads_to(bundle):
+    memory = bundle.initial_memory(np.asarray([1.0, 0.0], np.float32))
+    blind = bundle.act(np.full(3, np.nan, np.float32), memory)
+    after = bundle.after_emergency(memory)
+    for name, value in blind.memory.items():
+        assert np.array_equal(after[name], value), name
+    assert np.array_equal(after["previous"], memory["fallback"])
+
+
+def test_exploration_depends_on_a_rows_own_key(small_plant, compiled_once, tmp_path, usual):
+    noisy = small_plant.policy.replace(noise=0.1)
+    folder = export_bundle(
+        tmp_path / "noisy", noisy, small_plant.constraints, signals=small_plant.signals,
+        onnx=False, batch_sizes=(4,),
+    )  # fmt: skip
+    loaded = load_bundle(folder)
+    obs = np.repeat(usual(1), 4, axis=0)
+    memory = loaded.initial_memory(np.zeros((4, 2), np.float32))
+    key = np.asarray([[1, 2], [3, 4], [1, 2], [0, 0]], np.uint32)
+    proposed = loaded.act(obs, memory, key).proposed
+    assert np.array_equal(proposed[0], proposed[2])
+    assert not np.array_equal(proposed[0], proposed[1])
+    assert loaded.manifest["explores"]
+
+
+def test_the_manifest_says_what_is_in_the_bundle(small_plant, bundle_folder, bundle):
+    manifest = json.loads((bundle_folder / "manifest.json").read_text())
+    assert manifest["signals"] == small_plant.signals
+    assert manifest["provenance"] == {"algo": "none"}
+    assert manifest["platforms"] == ["cpu", "cuda", "tpu"]
+    assert bundle.rows == list(small_plant.constraints.names)
+    assert set(manifest["files"]) == {
+        "control.jax", "emergency.jax", "start.jax", "self_test.npz", "constraints.json",
+        "constraints.yaml", "normaliser.json",
+    }  # fmt: skip
+    assert np.allclose(manifest["drift"]["mean"], small_plant.statistics["mean"])
+
+
+def test_the_constraint_file_is_kept_as_it_is(bundle_folder):
+    text = (bundle_folder / "constraints.yaml").read_text()
+    assert text == "# by the operator\nemergency: {valve: 50 %, pump: 750 rpm}\n"
+
+
+def test_columns_hold_every_kind_of_number_bit_for_bit():
+    luck = np.random.default_rng(0)
+    leaves = [
+        luck.integers(0, 2**32, (4, 3), dtype=np.uint32).view(np.float32),
+        luck.integers(-(2**31), 2**31, 4).astype(np.int32),
+        luck.random((4, 2)) < 0.5,
+        np.zeros((4, 0), np.float32),
+        luck.integers(0, 2**32, (4, 2), dtype=np.uint32),
+    ]
+    columns = Columns(leaves)
+    words = columns.pack(leaves)
+    assert words.shape == (4, 8)
+    through = np.asarray(jax.jit(lambda x: columns.join(columns.split(x)))(words))
+    for found, wanted in zip(columns.unpack(through), leaves, strict=True):
+        assert found.tobytes() == wanted.tobytes()
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    with pytest.raises(ValueError, match="the program takes rows of float32"):
+        columns.pack([leaves[0].astype(np.float64), *leaves[1:]])
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(bundle_folder, tmp_path):
+    return shutil.copytree(bundle_folder, tmp_path / "broken")
+
+
+def edit_manifest(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", ["control.jax", "self_test.npz", "normaliser.json"])
+def test_a_file_that_was_changed_is_refused(broken, name):
+    content = bytearray((broken / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (broken / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} is not the file that was exported"):
+        load_bundle(broken)
+
+
+def test_a_file_that_is_missing_is_named(broken):
+    (broken / "emergency.jax").unlink()
+    with pytest.raises(ValueError, match=r"emergency\.jax is missing; copy the whole bundle"):
+        load_bundle(broken)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 1}, "is of version 1, this worldloom reads 2"),
+        ({"kind": "worldloom robot policy"}, "not the manifest of a worldloom plant policy"),
+        ({"digest": "0" * 64}, "names policy 000000000000, its programs and what is said of them"),
+        ({"digest": None}, "has no digest"),
+        ({"memory": ["previous"]}, "remembers or reports other things"),
+        ({"batch_sizes": None}, "has no batch_sizes"),
+        ({"batch_sizes": []}, "lacks something or garbles it"),
+        ({"batch_sizes": ["8"]}, "lacks something or garbles it .TypeError"),
+        ({"signals": {"observation": []}}, "lacks something or garbles it .KeyError.'action'"),
+        ({"constraints": [{"name": "box"}]}, "lacks something or garbles it .KeyError.'scale'"),
+        ({"drift": {}}, "lacks something or garbles it .KeyError.'mean'"),
+        ({"self_test": {}}, "lacks something or garbles it .KeyError.'tolerance'"),
+        ({"files": {"../../etc/passwd": "0"}}, "is no name of a file in a bundle"),
+        ({"files": {}}, "does not list control.jax"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_refused(bundle, broken, changes, message):
+    if set(changes) & set(MEANING):  # whoever garbled it knew of the digest
+        changes |= {"digest": digest_of(read_policy(broken)[1], bundle.manifest | changes)}
+    edit_manifest(broken, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_bundle(broken)
+
+
+def test_a_signal_of_another_range_or_place_is_another_policy(bundle, broken):
+    seen, moved = bundle.observation, bundle.action
+    for signals in (
+        {"observation": seen, "action": [moved[0] | {"high": 2.0 * moved[0]["high"]}, *moved[1:]]},
+        {"observation": seen[::-1], "action": moved},
+    ):
+        edit_manifest(broken, signals=signals)
+        with pytest.raises(ValueError, match="its programs and what is said of them"):
+            load_bundle(broken)
+        with pytest.raises(ValueError, match="its programs and what is said of them"):
+            read_policy(broken)
+
+
+def test_a_manifest_that_is_no_json_is_refused(broken):
+    (broken / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        load_bundle(broken)
+
+
+def test_a_program_that_computes_something_else_fails_the_self_test(bundle, broken):
+    cases = dict(bundle.cases)
+    cases["out.action"] = cases["out.action"] + np.float32(2e-5)
+    np.savez(broken / "self_test.npz", **cases)
+    known = hashlib.sha256((broken / "self_test.npz").read_bytes()).hexdigest()
+    edit_manifest(broken, files=bundle.manifest["files"] | {"self_test.npz": known})
+    with pytest.raises(ValueError, match="the self-test fails: action is off by 2e-05"):
+        load_bundle(broken)
+
+
+def test_nothing_is_written_over_a_folder_that_is_no_bundle(small_plant, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("1")
+    with pytest.raises(ValueError, match="exists and is no bundle"):
+        export(small_plant, tmp_path / "thesis")
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter"]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_a_log_kept_in_a_bundle_is_not_lost(small_plant, bundle_folder, tmp_path, contents):
+    folder = shutil.copytree(bundle_folder, tmp_path / "bundle")
+    (folder / "audit.jsonl").write_text("{}")
+    before = contents(folder)
+    with pytest.raises(ValueError, match=r"also holds audit\.jsonl, which is not of the bundle"):
+        export(small_plant, folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "manifest", ["{", "[]", '{"name": "a web page"}', '{"kind": 1, "files": []}']
+)
+def test_what_lies_beside_a_manifest_that_is_not_ours_is_not_lost(
+    small_plant, tmp_path, contents, manifest
+):
+    (tmp_path / "audit.jsonl").write_text("{}")
+    (tmp_path / "manifest.json").write_text(manifest)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"also holds audit\.jsonl"):
+        export(small_plant, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_bundle_that_cannot_be_replaced_stays_as_it_was(
+    bundle_folder, tmp_path, contents, monkeypatch
+):
+    from worldloom.core import files as module
+    from worldloom.serving.bundle_folder import write_folder
+
+    folder = shutil.copytree(bundle_folder, tmp_path / "bundle")
+    before = contents(folder)
+    real = module.os.replace
+
+    def full(source, target):
+        if source != folder and not str(source).endswith(".former"):
+            raise OSError("no space left")
+        real(source, target)
+
+    monkeypatch.setattr(module.os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_folder(folder, {"manifest.json": b"{}"})
+    assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"signals": {"observation": [], "action": []}}, "0 signals of the observation"),
+        ({"batch_sizes": ()}, "give sizes of at least 1"),
+        ({"statistics": {"mean": [0.0], "std": [1.0]}}, "mean has shape"),
+    ],
+)
+def test_what_does_not_fit_the_policy_is_refused(small_plant, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        export(small_plant, tmp_path / "bundle", **changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_is_not_finite_is_not_exported(small_plant, tmp_path):
+    gone = jax.tree.map(lambda x: x * np.nan, small_plant.policy.params)
+    with pytest.raises(ValueError, match="not finite; export an earlier checkpoint"):
+        export_bundle(
+            tmp_path / "bundle", small_plant.policy.replace(params=gone), small_plant.constraints,
+            signals=small_plant.signals, onnx=False,
+        )  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_statistics_leave_out_what_is_not_finite():
+    found = observation_statistics([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
+    assert found["count"] == 2
+    assert found["mean"].tolist() == [3.0, 4.0]
+    assert found["high"].tolist() == [5.0, 6.0]
+
+
+def test_observations_of_another_size_are_refused(bundle):
+    with pytest.raises(ValueError, match="this policy takes 3 numbers a row"):
+        bundle.act(np.zeros(4, np.float32), bundle.initial_memory())
+
+
+def test_inputs_at_an_edge_of_a_decision_are_not_settled():
+    def whole(obs, memory, key):
+        above = obs[:, 0] >= 1.0
+        return {"action": np.where(above, 1.0, -1.0)[:, None], "report": {"intervened": above}}
+
+    obs = np.asarray([[0.5], [1.0 - 4e-7], [1.5]])
+    np.testing.assert_array_equal(bundle_export._settled(whole, obs, {}, obs), [True, False, True])

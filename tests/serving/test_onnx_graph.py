@@ -1,0 +1,110 @@
+"""Programs of a row as ONNX graphs of many: onnxruntime computes what JAX does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from worldloom.serving.onnx_convert import build
+
+TABLE = np.asarray([[1.0, 2.0], [3.0, 5.0], [8.0, 13.0]], np.float32)
+
+
+def in_onnxruntime(run, asked, outputs):
+    import onnxruntime
+
+    model = build(run, asked, outputs, 21).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(outputs, asked)
+
+
+def moving(x, y, k):
+    back = x[::-1]
+    return back, x.reshape(3, 2).T, jnp.concatenate([y, x[1:4], jnp.ones(2)]), jnp.stack([y, y])
+
+
+def arithmetic(x, y, k):
+    return (
+        x**2 + 1.0 / x, jnp.maximum(x, 0.5) % 0.3, jnp.where(y.sum() > 1.0, x, -x), x**-3,
+        jnp.tanh(x) * jnp.exp(-x) - jnp.sqrt(x), jnp.isfinite(x / (x - x[0])),
+        jnp.clip(x, 0.6, 0.9), y[:, None] * TABLE.T, jax.lax.mul(x.reshape(3, 2), y[None]),
+    )  # fmt: skip
+
+
+def reducing(x, y, k):
+    grid = x.reshape(3, 2)
+    return grid.sum(axis=0), grid.max(axis=1), jnp.argmin(x), (x > 0.2).all(), (x > 0.9).any()
+
+
+def multiplying(x, y, k):
+    return TABLE @ y, x.reshape(3, 2) @ TABLE.T, x.reshape(3, 2) @ y
+
+
+def indexing(x, y, k):
+    return x[jnp.asarray([3, 0, 0])], x[k], jnp.asarray(TABLE)[k], x.at[jnp.asarray([1, 1])].add(y)
+
+
+def looping(x, y, k):
+    def step(carry, seen):
+        total, i = carry
+        number, row = seen
+        return (total * number + row.sum(), i + 1), (total, row * number)
+
+    (total, count), (totals, rows) = jax.lax.scan(step, (y[0], 0), (x, jnp.ones((6, 2))))
+    _, behind = jax.lax.scan(lambda c, v: (c + v, c), 0.0, x, reverse=True)
+    return total, count, totals, rows, behind, jax.lax.fori_loop(0, 5, lambda i, z: z * 0.5 + y, y)
+
+
+def sloping(x, y, k):
+    def curve(u):
+        return jax.lax.fori_loop(0, 3, lambda i, z: jnp.sin(z) + u, u).sum()
+
+    return jax.grad(lambda u: jnp.tanh(u).sum())(x), jax.jvp(curve, (x,), (jnp.ones(6),))[1]
+
+
+@pytest.mark.parametrize(
+    "run", [moving, arithmetic, reducing, multiplying, indexing, looping, sloping]
+)
+def test_a_batch_of_any_size_is_computed_as_jax_computes_it(run):
+    luck = np.random.default_rng(0)
+    for count in (5, 1):
+        asked = {
+            "x": luck.uniform(0.1, 1.0, (count, 6)).astype(np.float32),
+            "y": luck.uniform(0.1, 1.0, (count, 2)).astype(np.float32),
+            "k": luck.integers(0, 3, count).astype(np.int32),
+        }
+        wanted = jax.jit(jax.vmap(run))(*asked.values())
+        names = [f"out{i}" for i in range(len(wanted))]
+        for found, value in zip(in_onnxruntime(run, asked, names), wanted, strict=True):
+            assert (found.shape, found.dtype) == (value.shape, value.dtype)
+            np.testing.assert_allclose(found, value, rtol=2e-6, atol=1e-6)
+
+
+def test_a_constant_and_an_input_may_be_outputs():
+    asked = {"x": np.ones((3, 2), np.float32)}
+    found = in_onnxruntime(lambda x: (x, jnp.arange(3), x), asked, ["a", "b", "c"])
+    assert [value.tolist() for value in found] == [
+        [[1.0, 1.0]] * 3,
+        [[0, 1, 2]] * 3,
+        [[1.0] * 2] * 3,
+    ]
+
+
+def test_what_is_not_a_number_passes_as_jax_lets_it_pass():
+    asked = {"x": np.asarray([[np.nan, 1.0], [-np.inf, np.inf]], np.float32)}
+
+    def run(x):
+        return jnp.maximum(x, 0.0), jnp.minimum(x[0], x[1]), x != x, jnp.where(x > 0, x, 2.0)
+
+    wanted = jax.vmap(run)(asked["x"])
+    found = in_onnxruntime(run, asked, ["a", "b", "c", "d"])
+    for value, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_an_operation_without_a_counterpart_is_named():
+    with pytest.raises(ValueError, match="ONNX has no counterpart for lgamma here"):
+        build(lambda x: (jax.lax.lgamma(x),), {"x": np.ones((2, 2), np.float32)}, ["a"], 21)

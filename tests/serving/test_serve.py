@@ -1,0 +1,326 @@
+"""The HTTP service: who may ask, what is understood, and what is answered."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from worldloom.cli.serve import command
+from worldloom.serving.answers import BadField, read_action, read_body, read_observation
+from worldloom.serving.audit import verify_log
+from worldloom.serving.journal import Journal
+from worldloom.serving.serve import ServeConfig, check, listen, same_policy
+
+TOKEN = "a-token-for-the-tests"
+
+
+@pytest.fixture(scope="module")
+def server(served):
+    return served()
+
+
+@pytest.fixture
+def client(server, client_of):
+    made = client_of(server[0])
+    yield made
+    made.close()
+
+
+# Answers -----------------------------------------------------------------------------------------
+
+
+def test_an_action_comes_with_units_margins_and_its_record(client, server, bundle, usual):
+    obs = usual(1)[0]
+    status, answer = client.act("first", obs.tolist())
+    assert status == 200
+    wanted = bundle.act(obs, bundle.initial_memory())
+    assert answer["action"] == wanted.action.tolist()
+    valve, pump = wanted.action.tolist()
+    assert answer["control"] == {
+        "valve": pytest.approx(50.0 * (valve + 1.0)),
+        "pump": pytest.approx(1000.0 + 500.0 * pump),
+    }
+    assert list(answer["margins"]) == bundle.rows
+    assert answer["margins"]["barrier:first"] == float(wanted.report["margins_after"][-1])
+    assert (answer["step"], answer["late"], answer["drift"]) == (0, False, [])
+    journal = server[1].journal
+    line = journal.path.read_text().splitlines()[answer["record"]["seq"]]
+    assert json.loads(line)["hash"] == answer["record"]["hash"]
+    assert client.act("first", obs.tolist())[1]["step"] == 1
+
+
+def test_signals_may_be_named(client, usual):
+    obs = [float(x) for x in usual(1)[0]]
+    by_name = dict(zip(("flow", "level", "temperature"), obs[::-1], strict=True))
+    assert client.act("n1", obs)[1]["action"] == client.act("n2", by_name)[1]["action"]
+
+
+@pytest.mark.parametrize("failed", ["NaN", "null", "Infinity", "1e400", "1e39"])
+def test_a_sensor_that_failed_gets_the_emergency_action(client, failed):
+    plant = f"failed-{failed}"
+    body = f'{{"plant": "{plant}", "observation": [0.1, {failed}, -5.0]}}'.encode()
+    status, answer = client.send("POST", "/act", body)
+    assert status == 200
+    assert (answer["emergency"], answer["input_finite"]) == (True, False)
+    assert answer["action"] == [0.0, -0.5]
+    assert answer["drift"] == ["level"]
+    assert answer["margins"]["barrier:first"] is None
+
+
+def test_override_and_reset(client, usual):
+    obs = usual(1)[0].tolist()
+    status, told = client.send(
+        "POST", "/override", {"plant": "o", "action": {"valve": 0.25, "pump": -0.5}}
+    )
+    assert (status, told["overriding"], told["override"]) == (200, True, [0.25, -0.5])
+    assert client.act("o", obs)[1]["action"] == [0.25, -0.5]
+    assert client.send("POST", "/override", {"plant": "o", "action": None})[1]["override"] is None
+    for _ in range(3):
+        client.act("o", [None, None, None])
+    assert client.act("o", obs)[1]["stopped"]
+    status, told = client.send("POST", "/reset", {"plant": "o"})
+    assert (status, told["stopped"]) == (200, False)
+    assert not client.act("o", obs)[1]["emergency"]
+    told = client.send("POST", "/reset", {"plant": "o", "previous": [0.5, 0.5]})[1]
+    assert (told["previous"], told["step"]) == ([0.5, 0.5], 0)
+
+
+def test_what_is_served_can_be_asked(client, bundle):
+    status, told = client.send("GET", "/policy")
+    assert (status, told["digest"]) == (200, bundle.digest)
+    assert told["signals"] == bundle.manifest["signals"]
+    assert client.send("GET", "/openapi.json")[1]["paths"].keys() >= {"/act", "/override"}
+
+
+def test_metrics_are_prometheus_text(client, usual):
+    client.act("metrics", usual(1)[0].tolist())
+    status, text = client.send("GET", "/metrics")
+    assert status == 200
+    values = dict(
+        line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")
+    )
+    assert float(values['worldloom_requests_total{path="/act",status="200"}']) >= 1
+    assert float(values["worldloom_ready"]) == 1
+    assert (
+        values['worldloom_act_seconds_bucket{le="+Inf"}'] == values["worldloom_act_seconds_count"]
+    )
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1]])
+def test_without_the_token_nothing_is_answered(server, client_of, token):
+    stranger = client_of(server[0], token)
+    for method, path in (("POST", "/act"), ("GET", "/metrics"), ("GET", "/policy")):
+        status, told = stranger.send(method, path, b"{}" if method == "POST" else None)
+        assert (status, told["detail"]) == (401, "a token is needed: Authorization: Bearer TOKEN")
+    assert stranger.send("GET", "/health")[0] == 200
+    assert stranger.send("GET", "/ready") == (200, {"ready": True, "reason": None})
+    stranger.close()
+
+
+def test_a_token_of_another_scheme_is_refused(client):
+    assert client.send("GET", "/policy", headers={"Authorization": f"Basic {TOKEN}"})[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        (b"{", "body", "it is not JSON"),
+        (b"[" * 1500, "body", "it is not JSON"),
+        (b"\xff", "body", "it is not JSON"),
+        ([], "body", "not a JSON object"),
+        ({"observation": [0, 0, 0]}, "plant", "missing"),
+        ({"plant": "a"}, "observation", "missing"),
+        ({"plant": "a", "observation": [0, 0, 0], "obs": 1}, "obs", "no such field"),
+        ({"plant": "../a", "observation": [0, 0, 0]}, "plant", "an id is"),
+        ({"plant": 'a"b', "observation": [0, 0, 0]}, "plant", "an id is"),
+        ({"plant": "", "observation": [0, 0, 0]}, "plant", "an id is"),
+        ({"plant": 7, "observation": [0, 0, 0]}, "plant", "an id is"),
+        ({"plant": "a", "observation": [0, 0]}, "observation", "2 numbers; 3 are needed"),
+        ({"plant": "a", "observation": "x"}, "observation", "a list of 3 numbers"),
+        ({"plant": "a", "observation": [0, "x", 0]}, "observation.level", "not a number"),
+        ({"plant": "a", "observation": [0, True, 0]}, "observation.level", "not a number"),
+        ({"plant": "a", "observation": [0, [0], 0]}, "observation.level", "not a number"),
+        ({"plant": "a", "observation": {"level": 0}}, "observation.temperature", "missing"),
+        ({"plant": "a", "observation": {"levle": 0}}, "observation.levle", "level"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(client, body, field, message):
+    status, told = client.send("POST", "/act", body)
+    assert status == 422
+    assert told["detail"][0]["field"] == field
+    assert message in told["detail"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/override", {"plant": "a"}, "action"),
+        ("/override", {"plant": "a", "action": [2.0, 0.0]}, "action.valve"),
+        ("/override", {"plant": "a", "action": [0.0, float("nan")]}, "action.pump"),
+        ("/override", {"plant": "a", "action": [0.0, None]}, "action.pump"),
+        ("/reset", {"plant": "a", "previous": [0.0]}, "previous"),
+        ("/reset", {"plant": "a", "previous": [-1.5, 0.0]}, "previous.valve"),
+    ],
+)
+def test_actions_that_are_no_actions_are_refused(client, path, body, field):
+    status, told = client.send("POST", path, body)
+    assert (status, told["detail"][0]["field"]) == (422, field)
+
+
+def test_a_refused_request_leaves_no_trace_in_the_log(client, server):
+    before = server[1].journal.seq
+    assert client.act("a b", [0, 0, 0])[0] == 422
+    assert client.send("GET", "/nowhere")[0] == 404
+    assert client.send("GET", "/act")[0] == 405
+    assert server[1].journal.seq == before
+
+
+def test_a_body_that_is_too_large_is_not_read(client, server):
+    large = {"plant": "a", "observation": [0.0] * 1000}
+    assert client.send("POST", "/act", large) == (
+        413, {"detail": "the body is larger than 2000 bytes"},
+    )  # fmt: skip
+    with socket.create_connection(server[0], timeout=10) as link:  # without saying how large
+        head = f"POST /act HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        link.sendall(head.encode())
+        for _ in range(3):
+            link.sendall(b"320\r\n" + b" " * 800 + b"\r\n")
+        assert b" 413 " in link.recv(4096).splitlines()[0]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server):
+    with socket.create_connection(server[0], timeout=10) as link:
+        head = f"POST /act HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+        link.sendall(head.encode())
+        assert b" 408 " in link.recv(4096).splitlines()[0]
+
+
+def test_only_json_is_taken(client):
+    status, told = client.send("POST", "/act", b"{}", {"Content-Type": "text/plain"})
+    assert (status, told["detail"]) == (415, "the body must be application/json")
+
+
+def test_a_plant_that_asks_too_often_is_told_when_to_come_back(served, client_of, usual):
+    address, _ = served(rate=1.0, burst=2)
+    client = client_of(address)
+    obs = usual(1)[0].tolist()
+    assert [client.act("a", obs)[0] for _ in range(4)] == [200, 200, 429, 429]
+    assert client.headers["retry-after"] == "1"  # whole seconds: HTTP knows no others
+    assert client.act("b", obs)[0] == 200
+    client.close()
+
+
+def test_the_deadline_answers_over_http(served, client_of, usual, bundle):
+    address, controller = served(deadline=1e-6)
+    client = client_of(address)
+    status, answer = client.act("a", usual(1)[0].tolist())
+    assert status == 200
+    assert (answer["late"], answer["emergency"], answer["reason"]) == (True, True, "deadline")
+    assert answer["action"] == bundle.initial_memory()["fallback"].tolist()
+    client.close()
+    lines = controller.journal.path.read_text().splitlines()
+    assert "emergency" in {json.loads(line)["kind"] for line in lines}
+
+
+def test_without_a_token_only_this_machine_by_its_name_is_answered(served, client_of, usual):
+    address, _ = served(token=None)
+    client = client_of(address, None)
+    assert client.act("a", usual(1)[0].tolist())[0] == 200
+    status, told = client.send("GET", "/policy", headers={"Host": "evil.example"})
+    assert (status, told["detail"]) == (403, "host 'evil.example' is not this machine")
+    for host, wanted in (("localhost", 200), ("[::1]:80", 200), ("127.0.0.2:80", 200),
+                         ("127.0.0.1.evil.example", 403), ("", 403)):  # fmt: skip
+        assert client.send("GET", "/policy", headers={"Host": host})[0] == wanted, host
+    client.close()
+
+
+def test_many_clients_at_once_get_answers_that_are_all_on_record(server, client_of, usual):
+    obs = usual(40)
+    answers = []
+
+    def ask(number):
+        client = client_of(server[0])
+        for row in obs:
+            answers.append(client.act(f"many-{number}", row.tolist()))
+        client.close()
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.perf_counter() - start < 20
+    assert {status for status, _ in answers} == {200}
+    log = server[1].journal.path
+    records = {row["seq"]: row for row in map(json.loads, log.read_text().splitlines())}
+    for _, answer in answers:
+        record = records[answer["record"]["seq"]]
+        assert (record["plant"], record["action"]) == (answer["plant"], answer["action"])
+    assert len({answer["record"]["seq"] for _, answer in answers}) == 240
+    assert verify_log(log).problem is None
+
+
+# Settings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "clients need a token: name a file with --token-file"),
+        (["--no-token", "--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines"),
+        (["--token-file", "nowhere"], "--token-file nowhere cannot be read"),
+        (["--token-file", "nowhere", "--no-token"], "exclude each other"),
+        (["--no-token", "--deadline", "0"], "deadline=0.0; it must be positive"),
+        (["--no-token", "--body-bytes", "0"], "body_bytes=0; it must be at least 1"),
+        (["--no-token"], "is no bundle of a policy"),
+    ],
+)
+def test_a_server_that_should_not_start_does_not(tmp_path, monkeypatch, options, message):
+    monkeypatch.delenv("WORLDLOOM_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        command(["bundle", *options])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_log_of_another_policy_is_not_gone_on_with(bundle, tmp_path):
+    journal = Journal(tmp_path / "log", "none")
+    same_policy(journal, bundle)  # it is new
+    journal.append([("start", {"policy": "1" * 64})])
+    journal.close()
+    journal = Journal(tmp_path / "log", "none")
+    with pytest.raises(ValueError, match="is the log of policy 111111111111"):
+        same_policy(journal, bundle)
+    journal.close()
+
+
+def test_a_port_that_is_taken_is_named(server):
+    with pytest.raises(ValueError, match="cannot be listened on"):
+        listen(*server[0])
+
+
+def test_a_token_that_can_be_guessed_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="the token has 5 characters; use at least 16"):
+        check(ServeConfig(tmp_path, tmp_path / "log", token="short"))
+
+
+def test_numbers_are_read_as_they_are():
+    signals = [{"name": "a"}, {"name": "b"}]
+    assert read_observation([1, 2.5], signals).tolist() == [1.0, 2.5]
+    assert read_observation([10**400, -(10**400)], signals).tolist() == [
+        float("inf"),
+        -float("inf"),
+    ]
+    assert read_action("action", {"b": 1, "a": -1}, signals).tolist() == [-1.0, 1.0]
+    with pytest.raises(BadField, match="c: there is no such field"):
+        read_body(b'{"c": 1}', ["a"])

@@ -1,0 +1,59 @@
+"""A server in a process of its own: it ends in good order, and loses nothing when it does not."""
+
+import asyncio
+import json
+import os
+
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from benchmarks import plant_serving
+from worldloom.serving.audit import verify_log
+from worldloom.serving.replay import replay_log
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, compiled_once):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", os.fspath(compiled_once))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_under_load_loses_no_answer(bundle_folder, bundle, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    acknowledged = {}
+    for _ in range(2):
+        with plant_serving.Server(bundle_folder, log, ["--fsync", "none"]) as server:
+            found = asyncio.run(plant_serving._load_and_kill(server, 8, 0.3))
+        assert len(found.seconds) > 10
+        acknowledged |= found.acknowledged
+    # A tail as a power failure would leave it, on top of what the kill left.
+    with log.open("ab") as file:
+        file.write(b'{"seq":99999,"until":1')
+    with plant_serving.Server(bundle_folder, log) as server:
+        load = asyncio.run(plant_serving.load(server.url, server.token, connections=4, seconds=0.3))
+        assert not load.errors
+        acknowledged |= load.acknowledged
+        assert server.stop() == 0
+    assert "torn off by a crash" in server.noise.read_text()
+    assert list(tmp_path.glob("audit.jsonl.torn-*"))
+    assert verify_log(log).problem is None
+    assert json.loads(log.read_text().splitlines()[-1])["kind"] == "stop"
+    records = plant_serving.recorded(log)
+    assert all(records[seq] == digest for seq, digest in acknowledged.items())
+    replayed = replay_log(log, bundle)
+    assert (replayed.starts, replayed.different) == (3, 0)
+    assert replayed.answers >= len(acknowledged)
+
+
+def test_capacity_counts_what_was_answered(bundle_folder, tmp_path):
+    found = plant_serving.capacity(
+        bundle_folder, connections=4, seconds=0.5, fsync="none", folder=tmp_path
+    )
+    assert found["requests_per_second"] > 10
+    assert found["closed_loop"]["errors"] == {}
+    assert (found["log_complete"], found["log_sound"], found["exit_code"]) == (True, True, 0)
+    assert 0.0 < found["p50_ms"] <= found["p99_ms"]

@@ -1,0 +1,104 @@
+"""Greedy scores with their error, and episodes to look at."""
+
+import math
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oracles.countdown import countdown
+from worldloom.suites.grid.evaluate import GridEvaluation, GridEvaluator
+from worldloom.suites.grid.problem import new_trainer
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def test_mean_error_and_interval_are_those_of_the_scores():
+    per_agent = np.array([[1.0, 2.0], [4.0, 1.0], [0.0, 1.0], [3.0, 4.0]])
+    found = GridEvaluation(per_agent.sum(axis=1), per_agent, 0.5)
+    assert found.mean == 4.0  # of 3, 5, 1, 7
+    assert found.stderr == pytest.approx(math.sqrt((1 + 1 + 9 + 9) / 3) / 2)
+    low, high = found.interval
+    assert (low + high) / 2 == pytest.approx(4.0)
+    assert high - low == pytest.approx(2 * 1.96 * found.stderr)
+    assert found.to_dict() == {
+        "mean": 4.0,
+        "stderr": found.stderr,
+        "episodes": 4,
+        "scores": [3.0, 5.0, 1.0, 7.0],
+        "agents": [2.0, 2.0],
+    }
+
+
+def test_one_episode_has_a_score_but_no_error():
+    found = GridEvaluation(np.array([3.0]), np.array([[1.0, 2.0]]), 0.1)
+    assert found.mean == 3.0
+    assert math.isnan(found.stderr)
+
+
+def stay(params, obs, key, *, explore):
+    """Agents that always choose action 0."""
+    return jnp.zeros(obs.shape[0], jnp.int32)
+
+
+def test_no_episodes_are_refused():
+    with pytest.raises(ValueError, match="episodes=0; evaluate at least 1"):
+        GridEvaluator(countdown(2, 9), stay, episodes=0)
+
+
+@pytest.fixture(scope="module")
+def greedy(tiny):
+    """An evaluator of four treasure hunts, and untrained agents for it."""
+    trainer = new_trainer(tiny(seed=1))
+    return GridEvaluator(trainer.loop.env, trainer.act, episodes=4), trainer.agents()
+
+
+def test_greedy_scores_depend_on_the_key_alone(greedy):
+    evaluate, agents = greedy
+    first, again = (evaluate(agents, jax.random.key(3)) for _ in range(2))
+    other = evaluate(agents, jax.random.key(4))
+    np.testing.assert_array_equal(first.agent_scores, again.agent_scores)
+    assert first.agent_scores.shape == (4, 2)
+    np.testing.assert_allclose(first.scores, first.agent_scores.sum(axis=1))
+    assert len(set(first.scores)) > 1, "every episode has a world of its own"
+    assert not np.array_equal(first.scores, other.scores)
+
+
+def test_a_film_shows_every_turn_and_the_end(greedy):
+    evaluate, agents = greedy
+    states, scores = evaluate.film(agents, jax.random.key(3))
+    horizon = evaluate.env.spec.horizon
+    assert len(states) == len(scores) == horizon + 1
+    assert scores[0] == 0.0
+    world = evaluate.env.base
+    for state in states:
+        assert state.layers.shape == (2, *world.shape)
+        rows, columns = state.position.T
+        assert (state.layers[-1, rows, columns] == world.index["Agent"]).all()
+    steps = [np.abs(b.position - a.position).sum(axis=1) for a, b in pairwise(states)]
+    assert np.max(steps) == 1, "agents move by one cell a turn"
+    # What is paid is what lies where they go: a wall costs 1, a gem gives 10.
+    assert set(np.diff(scores) % 1) == {0.0}
+
+
+def test_a_film_can_show_exploration(greedy):
+    evaluate, agents = greedy
+    tame, _ = evaluate.film(agents, jax.random.key(3))
+    again, _ = evaluate.film(agents, jax.random.key(3))
+    wild, _ = evaluate.film(agents, jax.random.key(3), explore=1.0)
+    assert all(np.array_equal(a.layers, b.layers) for a, b in zip(tame, again, strict=True))
+    assert np.array_equal(tame[0].layers, wild[0].layers)
+    assert not all(np.array_equal(a.layers, b.layers) for a, b in zip(tame, wild, strict=True))
+
+
+def test_nothing_is_scored_after_a_world_has_ended():
+    agents = jnp.zeros(2)
+    evaluate = GridEvaluator(countdown(num_agents=2, horizon=9), stay, episodes=16)
+    found = evaluate(agents, jax.random.key(1))
+    # Every turn pays each agent 1; worlds last 2 to 7 turns.
+    assert 2 <= found.agent_scores.min() < found.agent_scores.max() <= 7
+    states, scores = evaluate.film(agents, jax.random.key(2))
+    length = int(states[0].length)
+    assert scores.tolist() == [2.0 * min(turn, length) for turn in range(10)]

@@ -1,0 +1,516 @@
+"""The page of a run of a plant: a small real one, one made up, and halves."""
+
+import json
+import re
+import shutil
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from worldloom.suites.plant import episode as plant_episode
+from worldloom.suites.plant.charts import PlantFacts
+from worldloom.suites.plant.evaluate import Trajectories
+from worldloom.suites.plant.ope_page import Interval, interval_chart
+from worldloom.suites.plant.page import write_report
+from worldloom.suites.plant.suite import SUITE
+from worldloom.training.config import make_config
+from worldloom.training.run import train
+
+MINUS = "\N{MINUS SIGN}"
+T, E = 60, 3  # of the trajectories that are made up
+PLANT = {
+    "observation": [
+        {"name": "temperature", "unit": "K", "low": 300.0, "high": 400.0},
+        {"name": "patient_weight", "unit": "kg", "low": 40.0, "high": 120.0},
+    ],
+    "action": [{"name": "feed", "unit": "L/min", "low": 80.0, "high": 120.0}],
+    "limits": [
+        {"name": "runaway", "signal": "temperature", "kind": "at_most", "bound": 375.0,
+         "hard": True},
+        {"name": "feed_shock", "signal": "feed", "kind": "rate", "bound": 10.0, "hard": False},
+    ],
+    "step_seconds": 60.0,
+    "horizon": T,
+}  # fmt: skip
+
+
+def outcome(mean, violated, acts=0.0, emergencies=0.0):
+    return {
+        "return": mean, "return_stderr": 1.5, "discounted_return": mean / 2, "length": 60.0,
+        "violated": violated, "worst_margin": [-4.25, None], "interventions": acts,
+        "emergencies": emergencies,
+    }  # fmt: skip
+
+
+def made_up_trajectories():
+    """Episode 1 runs away when it is bare; behind the filter it is held back, then stopped."""
+    alive = np.ones((T, E), bool)
+    hot = np.full((T, E), 350.0)
+    hot[:, 1] = np.linspace(350.0, 379.0, T)
+    obs = np.stack([hot, np.full((T, E), 70.0)], -1)
+    base = {
+        "alive": alive, "reward": np.ones((T, E)), "obs": obs, "action": np.zeros((T, E, 1)),
+        "margins": np.stack([375.0 - hot, np.full((T, E), 10.0)], -1),
+        "intervened": np.zeros((T, E), bool), "emergency": np.zeros((T, E), bool),
+    }  # fmt: skip
+    ended = alive.copy()
+    ended[50:, 1] = False
+    bare = base | {"alive": ended}
+    cool = np.minimum(hot, 370.0)
+    acts, stop = np.zeros((T, E), bool), np.zeros((T, E), bool)
+    acts[20:30, 1], stop[40:, 1] = True, True
+    filtered = base | {
+        "obs": np.stack([cool, obs[..., 1]], -1), "intervened": acts | stop, "emergency": stop,
+        "margins": np.stack([375.0 - cool, np.full((T, E), 10.0)], -1),
+    }  # fmt: skip
+    return Trajectories(**bare), Trajectories(**filtered)
+
+
+def write_trajectories(folder, bare, filtered):
+    kept = {
+        f"{way}_{name}": value
+        for way, trajectories in (("bare", bare), ("filtered", filtered))
+        for name, value in vars(trajectories).items()
+    }
+    np.savez(folder / "trajectories.npz", **kept)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of 40 iterations as training leaves it, made up."""
+    folder = tmp_path / "reactor-iql"
+    (folder / "checkpoints" / "40").mkdir(parents=True)
+    config = {
+        "env": "reactor",
+        "algo": "iql",
+        "dataset": "medium",
+        "seed": 3,
+        "steps": 40_000,
+        "eval_episodes": 64,
+        "ope_updates": 500,
+        "world": {},
+    }
+    provenance = {"env": "reactor", "quality": "medium", "seed": "11"}
+    data = {"name": "reactor-medium", "digest": "ab12" * 16, "rows": 4, "episodes": 2}
+    about = {
+        "format": 2,
+        "suite": "plant",
+        "command": "worldloom train reactor",
+        "config": config,
+        "steps_per_iteration": 1000,
+        "plant": PLANT,
+        "data": data | {"provenance": provenance},
+        "constraints": ["box feed", "runaway"],
+    }
+    (folder / "config.json").write_text(json.dumps(about))
+    metrics = [
+        {
+            "iteration": n + 1,
+            "steps": 1000 * (n + 1),
+            "critic_loss": 0.9**n,
+            "q": n / 10,
+            "novel": 1.0,
+            "seconds": n / 2,
+        }
+        for n in range(40)
+    ]
+    evals = [
+        {
+            "iteration": n,
+            "steps": 1000 * n,
+            "seconds": n / 2,
+            "mean": 90.0 + n,
+            "score": 60.0 + n / 10,
+            "bare": outcome(100.0 + n, [0.25, 0.0]),
+            "filtered": outcome(90.0 + n, [0.0, 0.0], 0.125, 0.02),
+        }
+        for n in (10, 20, 30, 40)
+    ]
+    for name, rows in (("metrics", metrics), ("eval", evals)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "timing.json").write_text(json.dumps({"train_seconds": 20.0, "steps": 40_000}))
+    fitted = {"value": 65.0, "low": 61.0, "high": 69.0, "effective": 25.0}
+    sampled = {"value": 50.0, "low": 48.0, "high": 52.0, "effective": 1.25}
+    ope = {
+        "gamma": 0.99,
+        "logged_return": 41.0,
+        "true_return": 66.5,
+        "steps": 40_000,
+        "estimates": [
+            {"method": "fitted Q evaluation", **fitted},
+            {"method": "weighted importance sampling, per decision", **sampled},
+        ],
+        "support": {"distance": 1.0, "logged_distance": 0.9, "change": 0.3, "outside": 0.1},
+    }
+    (folder / "ope.json").write_text(json.dumps(ope))
+    bare, filtered = made_up_trajectories()
+    kept = {f"bare_{n}": v for n, v in vars(bare).items()}
+    np.savez(
+        folder / "trajectories.npz",
+        **kept,
+        **{f"filtered_{n}": v for n, v in vars(filtered).items()},
+    )
+    (folder / "constraints.yaml").write_text(
+        "emergency:\n  feed: 80 L/min\nlatch_after: 3 # <now>\n"
+    )
+    rows = np.zeros((4, 2), np.float32)
+    np.savez(
+        folder / "data.npz", obs=rows, next_obs=rows, action=rows[:, :1], done=[0, 0, 0, 0],
+        truncated=[0, 1, 0, 1], reward=[1.0, 2.0, 30.0, 4.0],
+        cost=[[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]],
+    )  # fmt: skip
+    return folder
+
+
+def change(folder, name, **parts):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+
+def charts_of(page):
+    """Every chart of a page as a tree, by its label."""
+    found = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    trees = [ElementTree.fromstring(text) for text in found]
+    return {tree.get("aria-label"): tree for tree in trees}
+
+
+def marked(tree, name):
+    return [node for node in tree.iter() if node.get("class") == name]
+
+
+# A real run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_run_has_everything_that_its_page_shows(tmp_path, compiled_once):
+    config = make_config(
+        SUITE,
+        {
+            "env": "dmsd",
+            "algo": "bc",
+            "data_steps": 64,
+            "steps": 8,
+            "eval_every": 4,
+            "eval_episodes": 2,
+            "checkpoint_every": 8,
+            "ope_updates": 20,
+            "world": {"horizon": 12},
+            "bc": {"updates_per_iteration": 4, "batch_size": 8, "hidden": (8,)},
+        },
+    )
+    run = train(SUITE, config, tmp_path / "run", command="worldloom train")
+    page = (run.folder / "report.html").read_text()
+    assert "not complete" not in page
+    for words in (
+        "dmsd",
+        "bc · medium data · seed 0",
+        "return, behind the filter",
+        "return, logged data",
+        "right 1: margin, m",
+        "jerk 1: margin, N",
+        "position 1, m",
+        "force 1, N (actuator)",
+        "fitted Q evaluation",
+        "weighted importance sampling",
+        "Does the policy leave the data?",
+        "actor",
+        "latch_after: 3",
+        "quality",
+        "right_1: {signal:",
+        json.loads((run.folder / "config.json").read_text())["data"]["digest"],
+        "worldloom data describe",
+    ):
+        assert words in page, words
+
+
+# What it says --------------------------------------------------------------------------------
+
+
+def test_the_headline_is_of_the_last_evaluation_and_of_the_log(folder):
+    page = write_report(folder).read_text()
+    assert "not complete" not in page
+    for words in ("reactor</h1>", "iql · medium data · seed 3",
+                  "130 <small>± 1.5</small>", "140 <small>± 1.5</small>",
+                  "12.5 <small>% of steps</small>", "in 2 % by the emergency action",
+                  "normalised score</dt><dd>64<", "18.5<span", "of 2 episodes; the best 34",
+                  "0 <small>% of steps</small>", "25 % without it"):  # fmt: skip
+        assert words in page, words
+
+
+def test_returns_are_drawn_over_updates_beside_the_data_s_own(folder):
+    page = write_report(folder).read_text()
+    assert "logged data 18.5" in page  # the dashed line
+    assert "updates 40,000\nbehind the filter ± s.e.: 130 ± 1.5\nbare policy ± s.e.: 140" in page
+    assert "acts: 12.5\nemergency action: 2" in page
+    assert "behind the filter: 0\nbare policy: 25" in page
+
+
+def test_limits_are_in_their_units_for_log_policy_and_filter(folder):
+    page = write_report(folder).read_text()
+    for words in ("temperature at most 375 K", "feed changes in a step by at most 10 L/min",
+                  f"{MINUS}4.25 K", "runaway · logged data: 25 %", "runaway · bare: 25 %",
+                  "runaway · filtered: 0 %"):  # fmt: skip
+        assert words in page, words
+
+
+def test_a_hard_limit_crossed_behind_the_filter_is_told_first(folder):
+    assert "Mind this" not in write_report(folder).read_text()
+    rows = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    rows[-1]["filtered"] = outcome(90.0, [0.004, 0.5], 0.3, 0.2)
+    (folder / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_report(folder).read_text()
+    assert "the hard limit runaway was still crossed in 0.4 % of the steps" in page
+    assert "executed in 20 % of the steps" in page
+    assert "hard limit feed shock" not in page  # it is soft
+
+
+def test_estimates_stand_beside_the_truth(folder):
+    page = write_report(folder).read_text()
+    tree = charts_of(page)["Estimates beside the truth"]
+    said = [node[0].text for node in marked(tree, "interval")]
+    assert said[0] == "fitted Q evaluation: 65, from 61 to 69"
+    assert "in truth 66.5" in page
+    assert "logged data 41" in page
+    cells = re.findall(r"<td>(yes|no)</td></tr>", page)
+    assert cells[:2] == ["yes", "no"]  # inside the one, outside the other
+    assert "with noise of 0.1 on its actions" in page
+
+
+def test_intervals_lie_where_their_numbers_say():
+    rows = [Interval("a", 5.0, 0.0, 10.0), Interval("b", None, None, None)]
+    text = interval_chart(rows, [("truth", 10.0, 1)], title="t", axis_label="x", width=400)
+    tree = ElementTree.fromstring(text)
+    interval = marked(tree, "interval")
+    assert len(interval) == 1
+    bar, *caps = [node for node in interval[0] if node.tag.endswith("line")]
+    dot = next(node for node in interval[0] if node.tag.endswith("circle"))
+    start, end = float(bar.get("x1")), float(bar.get("x2"))
+    assert float(dot.get("cx")) == pytest.approx((start + end) / 2, abs=0.1)
+    truth = next(node for node in marked(tree, "reference")[0])
+    assert float(truth.get("x1")) == pytest.approx(end, abs=0.1)
+    assert [float(cap.get("x1")) for cap in caps] == [start, end]
+    assert "no estimate" in text
+
+
+@pytest.mark.parametrize(
+    ("outside", "verdict"),
+    [(0.05, "rest on evidence"), (0.3, "with care"), (0.8, "Much of what it wants")],
+)
+def test_support_is_told_so_that_somebody_can_decide(folder, outside, verdict):
+    change(folder, "ope.json", support={"outside": outside, "change": 0.3})
+    page = write_report(folder).read_text()
+    assert verdict in page
+    assert f"In {100 * outside:g} % of logged situations" in page
+    assert "by 15 % of an actuator" in page  # 0.3 of a range from -1 to 1
+    assert sum(words in page for words in ("evidence.", "with care", "Much of what")) == 1
+
+
+def test_estimates_of_an_earlier_evaluation_are_marked(folder):
+    assert "gone on since" not in write_report(folder).read_text()
+    change(folder, "ope.json", steps=20_000)
+    assert (
+        "These are of update 20,000; the run has gone on since" in write_report(folder).read_text()
+    )
+
+
+def test_an_estimate_that_has_not_settled_is_marked(folder):
+    change(folder, "ope.json", fqe_drift=0.01)
+    assert "has not settled" not in write_report(folder).read_text()
+    change(folder, "ope.json", fqe_drift=0.3)
+    page = write_report(folder).read_text()
+    assert "still changed by 30 % in the last tenth of its updates" in page
+
+
+# Episodes ------------------------------------------------------------------------------------
+
+
+def test_the_episode_shown_is_the_one_in_which_the_filter_has_most_to_do(folder):
+    bare, filtered = made_up_trajectories()
+    assert plant_episode.busiest_episode(filtered) == 1
+    page = write_report(folder).read_text()
+    assert "in which the filter has most to do" in page
+    # After 50 steps of a minute the bare plant is lost: its line ends, the filtered one goes on.
+    last = 375.0 - float(bare.obs[49, 1, 0])
+    assert f"time, min 50\nbare: {last:.4g}"[:19] in page
+    assert "time, min 60\nfiltered: 5" in page
+
+
+def test_without_interventions_it_is_the_one_closest_to_a_hard_limit(folder):
+    bare, filtered = made_up_trajectories()
+    never = np.zeros((T, E), bool)
+    write_trajectories(folder, bare, filtered.replace(intervened=never, emergency=never))
+    told = PlantFacts(*(PLANT[n] for n in ("observation", "action", "limits")), 60.0)
+    assert plant_episode.closest_episode(bare, told) == 1
+    soft = PlantFacts(told.observation, told.action, told.limits[1:], 60.0)
+    near = np.full((T, E, 1), 10.0)
+    near[3, 2] = 1.0
+    assert plant_episode.closest_episode(bare.replace(margins=near), soft) == 2
+    assert "the filter never acts" in write_report(folder).read_text()
+
+
+def test_time_ends_where_the_longest_episode_shown_ends(folder):
+    bare, filtered = made_up_trajectories()
+    filtered.alive[45:, 1] = False
+    write_trajectories(folder, bare, filtered)
+    charts = charts_of(write_report(folder).read_text())
+
+    def last(chart):
+        says = [node[0].text.split("\n")[0] for node in marked(chart, "at")]
+        return float(says[-1].removeprefix("time, min "))
+
+    assert last(charts["runaway: margin, K"]) == 60.0  # of the other episodes, as a band
+    assert last(charts["temperature, K"]) <= 50.0
+
+
+def test_what_the_filter_did_is_shaded_where_it_did_it(folder):
+    chart = charts_of(write_report(folder).read_text())["runaway: margin, K"]
+    names = [node.text for node in marked(chart, "legend")[0].iter() if node.text]
+    assert names == ["bare", "filtered", "filter acts", "emergency action"]
+    shades = marked(chart, "band")[-2:]
+    left, right = 0.0, 60.0  # minutes at both ends of the axis
+    axis = next(n for n in reversed(list(marked(chart, "x-axis")[0])) if n.tag.endswith("line"))
+    start, end = float(axis.get("x1")), float(axis.get("x2"))
+
+    def minutes(band):
+        x = [float(x) for x in re.findall(r"[ML](\S+) ", band.get("d"))]
+        return [left + (at - start) / (end - start) * (right - left) for at in (min(x), max(x))]
+
+    assert minutes(shades[0]) == pytest.approx([20.0, 30.0], abs=1.1)
+    assert minutes(shades[1]) == pytest.approx([40.0, 60.0], abs=1.1)
+
+
+def test_actuators_are_in_physical_units_and_dead_signals_are_left_out(folder):
+    page = write_report(folder).read_text()
+    charts = charts_of(page)
+    assert "feed, L/min (actuator)" in charts
+    assert "bare: 100\nfiltered: 100" in page  # action 0 is the middle of 80 to 120
+    assert "patient weight, kg" not in charts
+    assert "1 more signal is not drawn: without a change in this episode." in page
+    assert "runaway 375" in page  # the limit, on the chart of its signal
+
+
+def test_long_episodes_are_drawn_in_stretches_that_keep_the_smallest_margin():
+    clock = plant_episode.Clock(10_000, 3600.0)
+    assert len(clock.starts) <= plant_episode.POINTS
+    assert clock.unit == "days"
+    assert clock.edges[-1] == pytest.approx(10_000 / 24)
+    values = np.ones(10_000)
+    values[1234], values[5000:] = -5.0, np.nan
+    shown = clock.lowest(values)
+    assert np.nanmin(shown) == -5.0
+    assert np.isnan(shown[-1])
+    flags = np.zeros(10_000, bool)
+    flags[9_999] = True
+    assert clock.any(flags).tolist() == [False] * (len(clock.starts) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "unit"),
+    [(100, 0.2, "s"), (200, 6.0, "min"), (480, 180.0, "h"), (2, 60.0, "s")],
+)
+def test_time_is_in_a_unit_that_fits_the_episode(steps, seconds, unit):
+    assert plant_episode.Clock(steps, seconds).unit == unit
+
+
+# Halves --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lost", "said", "gone"),
+    [
+        ("metrics.jsonl", "Nothing has been learned yet", "Inside the learners"),
+        ("eval.jsonl", "has not been evaluated yet", "Return in the plant"),
+        ("ope.json", "ope.json is not there", "From the data alone"),
+        ("trajectories.npz", "trajectories.npz is not there", "Margins over time"),
+        ("constraints.yaml", "constraints.yaml is not there", "Constraints in force"),
+        ("data.npz", "data.npz is not there", "Look into it"),
+    ],
+)
+def test_a_page_says_what_is_missing_and_leaves_its_section_out(folder, lost, said, gone):
+    assert f">{gone}<" in write_report(folder).read_text()
+    (folder / lost).unlink()
+    page = write_report(folder).read_text()
+    assert "This run is not complete" in page
+    assert said in page
+    assert f">{gone}<" not in page
+
+
+@pytest.mark.parametrize("name", ["ope.json", "trajectories.npz", "data.npz"])
+@pytest.mark.parametrize("content", ["", "{", "[3]"])
+def test_broken_files_do_not_break_the_page(folder, name, content):
+    (folder / name).write_text(content)
+    assert f"{name} cannot be read" in write_report(folder).read_text()
+
+
+@pytest.mark.parametrize("estimates", [[], None, 3, [3], [{"method": "fqe", "value": "many"}]])
+def test_odd_estimates_do_not_break_the_page(folder, estimates):
+    change(folder, "ope.json", estimates=estimates, support=None)
+    assert "Return in the plant" in write_report(folder).read_text()
+
+
+def test_a_run_that_asked_for_no_estimate_is_complete(folder):
+    (folder / "ope.json").unlink()
+    about = json.loads((folder / "config.json").read_text())
+    change(folder, "config.json", config=about["config"] | {"ope_updates": 0})
+    page = write_report(folder).read_text()
+    assert "No off-policy estimate was asked for (ope_updates is 0)" in page
+    assert "not complete" not in page
+
+
+def test_a_run_cut_short_says_how_far_it_came(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:13]) + lines[13][:20])
+    page = write_report(folder).read_text()
+    assert "13,000 of 40,000 updates" in page
+    assert "A line of metrics.jsonl could not be read" in page
+
+
+def test_a_folder_with_nothing_but_settings_has_a_page(folder):
+    for path in folder.iterdir():
+        if path.name != "config.json":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    about = json.loads((folder / "config.json").read_text())
+    for name in ("plant", "data", "constraints"):
+        del about[name]
+    (folder / "config.json").write_text(json.dumps(about))
+    page = write_report(folder).read_text()
+    assert "Nothing has been learned yet" in page
+    assert "--resume" not in page
+
+
+def test_what_a_file_says_is_shown_and_not_obeyed(folder):
+    page = write_report(folder).read_text()
+    assert "# &lt;now&gt;" in page
+    assert "<now>" not in page
+
+
+# In a browser --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_fits_the_screen_and_loads_nothing(folder, browser, width):
+    wrong = []
+    view = browser.new_page(viewport={"width": width, "height": 800})
+    view.on("console", lambda message: wrong.append(message.text))
+    view.on("pageerror", lambda error: wrong.append(str(error)))
+    view.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
+        ),
+    )
+    view.goto(write_report(folder).as_uri())
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    charts = view.evaluate(
+        """() => [...document.querySelectorAll('svg.wl-chart')]
+            .map(svg => svg.getBoundingClientRect())
+            .filter(box => box.width > 0).map(box => [box.left, box.right])"""
+    )
+    view.close()
+    assert wrong == []
+    # Returns and their two small ones, limits, estimates, two margins, temperature, feed and
+    # reward, and three of the learner.
+    assert len(charts) == 3 + 1 + 1 + 2 + 3 + 3
+    assert all(left >= 0 and right <= width for left, right in charts)

@@ -1,0 +1,205 @@
+"""Loading robots, ours and a user's own, and saying what is missing."""
+
+import shutil
+
+import mujoco
+import numpy as np
+import pytest
+import yaml
+
+from worldloom.suites.robot.engines import LoopEngine
+from worldloom.suites.robot.model import ASSETS, biped, load
+from worldloom.suites.robot.starts import SINK, around_home
+
+
+@pytest.fixture(scope="module")
+def robot():
+    return biped()
+
+
+def test_the_biped_is_what_its_file_says(robot):
+    assert 3.8 < robot.mass < 4.3
+    assert robot.home_height == pytest.approx(0.46, abs=0.005)
+    assert robot.num_joints == 13
+    assert robot.substeps == 5
+    assert all(len(leg) == 5 for leg in robot.legs)
+    assert robot.joints[robot.legs[1][0]] == "right_hip_roll"
+
+
+def test_only_soles_touch_and_only_the_floor(robot):
+    data = mujoco.MjData(robot.model)
+    data.qpos[:] = robot.home
+    data.qpos[2] = 0.1  # sunk into the floor, all limbs crossed by it
+    mujoco.mj_forward(robot.model, data)
+    floor = robot.model.geom("floor").id
+    assert data.ncon == 8
+    pairs = {tuple(sorted(c.geom)) for c in data.contact}
+    assert pairs == {tuple(sorted((floor, g))) for g in robot.foot_geoms}
+
+
+def test_home_stands_still_on_flat_soles(robot):
+    data = mujoco.MjData(robot.model)
+    data.qpos[:], data.ctrl[:] = robot.home, robot.home_joints
+    for _ in range(500):  # 2 s
+        mujoco.mj_step(robot.model, data)
+    assert data.qpos[2] == pytest.approx(robot.home_height, abs=0.02)
+    assert abs(data.qpos[4:6]).max() < 0.05
+    touch = [data.sensordata[i] for i in robot.touch]
+    assert sum(touch) == pytest.approx(9.81 * robot.mass, rel=0.05)
+    assert min(touch) > 0.3 * max(touch)
+
+
+def test_left_and_right_mirror_each_other(robot):
+    model = robot.model
+    for left, right in zip(*robot.legs, strict=True):
+        assert robot.joints[left].split("_", 1)[1] == robot.joints[right].split("_", 1)[1]
+        if "roll" in robot.joints[left]:
+            assert robot.lower[left] == -robot.upper[right]
+        else:
+            assert robot.lower[left] == robot.lower[right]
+    np.testing.assert_allclose(
+        model.body_mass[model.body("left_foot").id], model.body_mass[model.body("right_foot").id]
+    )
+
+
+# A user's own ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A copy of the biped to break; returns (its MJCF, a function that edits the mapping)."""
+    for name in ("biped.xml", "biped.yaml"):
+        shutil.copy(ASSETS / name, tmp_path / name)
+    path = tmp_path / "biped.yaml"
+
+    def edit(change):
+        names = yaml.safe_load(path.read_text())
+        change(names)
+        path.write_text(yaml.safe_dump(names))
+
+    return tmp_path / "biped.xml", edit
+
+
+def test_a_copy_of_the_files_is_the_same_robot(own, robot):
+    copy = load(own[0])
+    assert copy.joints == robot.joints
+    np.testing.assert_array_equal(copy.home, robot.home)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda n: n["sensors"].pop("gyro"), "the mapping names no gyro"),
+        (
+            lambda n: n["sensors"].update(gyro="gyr"),
+            "no sensor 'gyr' for gyro; did you mean",
+        ),
+        (lambda n: n["sensors"].update(gyro="orientation"), "gives 4 numbers, gyro needs 3"),
+        (lambda n: n.update(base="left_foot"), "has no free joint"),
+        (lambda n: n.update(home="sitting"), "no keyframe 'sitting' for home"),
+        (lambda n: n.update(feet=n["feet"][:1]), "two feet"),
+        (lambda n: n["feet"][1].pop("touch"), "touch of the right foot"),
+        (lambda n: n["feet"][0].update(body="left_shank"), "the left foot, has no geom that can"),
+        (lambda n: n["legs"][1].append("root"), "no actuator moves joint 'root' of a leg"),
+    ],
+)
+def test_what_is_missing_is_said(own, change, message):
+    mjcf, edit = own
+    edit(change)
+    with pytest.raises(ValueError, match=message):
+        load(mjcf)
+
+
+def test_everything_that_is_missing_is_said_at_once(own):
+    mjcf, edit = own
+    edit(lambda n: n.update(base="body", home="rest"))
+    with pytest.raises(ValueError, match=r"base.*home"):
+        load(mjcf)
+
+
+def test_soles_of_any_shape_are_put_on_the_floor(own):
+    """With boxes for soles, as long as they are wide and not as deep."""
+    mjcf, _ = own
+    text = mjcf.read_text()
+    ball = '<geom type="sphere" size="0.012"'
+    assert ball in text
+    mjcf.write_text(text.replace(ball, '<geom type="box" size="0.02 0.015 0.012"'))
+    starts = around_home(LoopEngine(load(mjcf)), 4, 0)
+    height = starts.physics.reading.qpos[0, 2]
+    assert height == pytest.approx(0.4626 - SINK, abs=2e-4)  # flat boxes, as deep as the spheres
+    robot = load(mjcf)
+    data = mujoco.MjData(robot.model)
+    for qpos in starts.physics.reading.qpos[1:]:
+        data.qpos[:] = qpos
+        mujoco.mj_forward(robot.model, data)
+        assert data.contact.dist.min() == pytest.approx(-SINK, abs=1e-6)
+
+
+def test_motors_that_are_no_servos_are_refused(own):
+    mjcf, _ = own
+    text = mjcf.read_text()
+    line = '<position name="waist_yaw" joint="waist_yaw"/>'
+    assert line in text
+    motor = '<motor name="waist_yaw" joint="waist_yaw" ctrlrange="-1 1"/>'
+    mjcf.write_text(text.replace(line, motor))
+    with pytest.raises(ValueError, match="'waist_yaw' is not a position servo"):
+        load(mjcf)
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ('timeconst="0.05"', "'waist_yaw' has a state of its own"),
+        ('delay="0.008" nsample="2"', "actuators or sensors are delayed"),
+    ],
+)
+def test_servos_that_remember_are_refused(own, memory, message):
+    mjcf, _ = own
+    text = mjcf.read_text()
+    line = '<position name="waist_yaw" joint="waist_yaw"'
+    assert line in text
+    mjcf.write_text(text.replace(line, f"{line} {memory}"))
+    with pytest.raises(ValueError, match=message):
+        load(mjcf)
+
+
+def test_a_base_that_is_not_the_first_to_move_is_refused(own):
+    mjcf, _ = own
+    ball = '<body name="ball"><freejoint/><geom type="sphere" size="0.02" mass="0.1"/></body>'
+    text = mjcf.read_text().replace('<body name="pelvis"', f'{ball}<body name="pelvis"')
+    mjcf.write_text(text.replace('qpos="0 0 0.4626', 'qpos="0 0 2 1 0 0 0  0 0 0.4626'))
+    with pytest.raises(ValueError, match=r"free joint of body 'pelvis' is not the .* first joint"):
+        load(mjcf)
+
+
+def test_a_straight_walk_needs_the_pitch_joints_of_the_legs(robot):
+    needed = {robot.joints[i] for i in np.flatnonzero(robot.sideways == 0.0)}
+    joints = [f"{joint}_pitch" for joint in ("hip", "knee", "ankle")]
+    assert needed == {f"{side}_{joint}" for side in ("left", "right") for joint in joints}
+    assert robot.sideways.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda n: n.pop("legs"),
+        lambda n: n.update(legs=[leg[1:4] for leg in n["legs"]]),
+        lambda n: n.update(legs=[["waist_yaw", *leg] for leg in n["legs"]]),
+    ],
+)
+def test_what_a_walk_needs_does_not_hang_on_how_many_joints_legs_have(own, robot, change):
+    mjcf, edit = own
+    edit(change)
+    np.testing.assert_array_equal(load(mjcf).sideways, robot.sideways)
+
+
+def test_files_that_are_not_there_or_not_mjcf_are_named(tmp_path, own):
+    with pytest.raises(ValueError, match=r"no MJCF file .*dog\.xml"):
+        load(tmp_path / "dog.xml")
+    (tmp_path / "dog.xml").write_text("<mujoco><leg/></mujoco>")
+    with pytest.raises(ValueError, match=r"MuJoCo does not read .*dog\.xml"):
+        load(tmp_path / "dog.xml")
+    mjcf, _ = own
+    mjcf.with_suffix(".yaml").unlink()
+    with pytest.raises(ValueError, match=r"no mapping .*biped\.yaml"):
+        load(mjcf)

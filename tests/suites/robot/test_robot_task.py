@@ -1,0 +1,199 @@
+"""The tasks: the same numbers from numpy and from compiled JAX, and rules that hold."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom.core import draws
+from worldloom.core.transforms import autoreset_batch
+from worldloom.suites.robot import gait, rotation
+from worldloom.suites.robot.loop import RobotLoop
+from worldloom.suites.robot.task import TASKS, task_named
+from worldloom.suites.robot.types import Physics
+from worldloom.suites.robot.world import world
+
+WORLDS = 4
+
+
+@pytest.fixture(scope="module", params=list(TASKS))
+def both(request):
+    """A compiled world, and the same in a loop in numpy."""
+    options = {"task": request.param, "randomise": 1.0, "noise": 1.0, "horizon": 30}
+    if request.param != "walk":
+        options |= {"push_pause": (2, 6)}
+    compiled = world(physics="c", **options)
+    return compiled, RobotLoop(compiled, WORLDS)
+
+
+def test_both_libraries_and_engines_tell_the_same_story(both):
+    env, loop = both
+    random = np.random.default_rng(0)
+    params = env.default_params()
+    advance = jax.jit(env.advance)
+    reset = random.random((WORLDS, loop.task.reset_draws(loop.robot)), np.float32)
+    state, first = jax.jit(env.begin)(reset, params)
+    slow = loop.begin(reset)
+    np.testing.assert_allclose(first.obs.state, loop._observe(slow).state, atol=1e-6)
+    for _ in range(35):
+        uniform = random.random((WORLDS, loop.task.step_draws(loop.robot)), np.float32)
+        action = random.uniform(-1.2, 1.2, (WORLDS, loop.robot.num_joints)).astype(np.float32)
+        state, fast = advance(state, action, uniform, params)
+        slow, looped = loop.advance(slow, action, uniform)
+        full = env.engine.unpack(state.physics.full)
+        np.testing.assert_allclose(
+            full, loop.engine.unpack(slow.physics.full), rtol=1e-4, atol=1e-4
+        )
+        # Targets may differ in their last bit, and flailing robots make much of that.
+        slow = slow.replace(physics=slow.physics.replace(full=np.asarray(state.physics.full)))
+        for one, other in zip(jax.tree.leaves(fast), jax.tree.leaves(looped), strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    assert np.asarray(looped.truncated | looped.terminated).all()
+
+
+def test_keys_of_both_kinds_begin_the_same_episode(both):
+    env, _ = both
+    begun = [env.reset(make(4), env.params) for make in (jax.random.key, jax.random.PRNGKey)]
+    jax.tree.map(np.testing.assert_array_equal, *begun)
+
+
+def test_observations_are_laid_out_as_told(both):
+    env, _ = both
+    sizes = env.task.observation_size(env.robot)
+    _, first = env.reset(jax.random.key(0), env.default_params())
+    assert (first.obs.state.shape[0], first.obs.privileged_state.shape[0]) == sizes
+    assert sum(n for _, n in env.task.layout(env.robot)) == sizes[0]
+
+
+@pytest.fixture(scope="module")
+def walk():
+    return world(task="walk", physics="c", threads=1)
+
+
+@pytest.fixture(scope="module")
+def walking(walk):
+    """Compiled reset and step of a few worlds that start anew by themselves."""
+    worlds = autoreset_batch(walk, 3)
+    return jax.jit(worlds.reset), jax.jit(worlds.step)
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e20])
+def test_a_simulation_that_diverges_ends_its_episode_and_the_others_go_on(walk, walking, value):
+    reset, step = walking
+    params = walk.default_params()
+    state, _ = reset(jax.random.key(0), params)
+    full = np.asarray(state.physics.full).copy()
+    full[1, 22] = np.array([value]).view(np.uint32)  # straight up, one world: 1e20 stays finite
+    state = state.replace(physics=Physics(jnp.asarray(full), state.physics.reading))
+    state, timestep = step(jax.random.key(1), state, jnp.zeros((3, 13)), params)
+    np.testing.assert_array_equal(timestep.info.diverged, [False, True, False])
+    np.testing.assert_array_equal(timestep.terminated, [False, True, False])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((timestep.obs, timestep.reward)))
+    assert float(timestep.reward[1]) == 0.0
+    np.testing.assert_array_equal(state.episode.step, [1, 0, 1])
+    for _ in range(3):
+        state, timestep = step(jax.random.key(2), state, jnp.zeros((3, 13)), params)
+        assert not timestep.info.diverged.any()
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e20])
+def test_the_loop_ends_what_diverges_too(value):
+    loop = RobotLoop(world(task="stand", physics="c"), 2)
+    state, _ = loop.reset()
+    full = state.physics.full.copy()
+    full[1, 22] = np.array([value]).view(np.uint32)
+    state = state.replace(physics=state.physics.replace(full=full))
+    noise = loop.uniform(1, loop.task.step_draws(loop.robot))
+    _, looped = loop.advance(state, np.zeros((2, 13), np.float32), noise)
+    np.testing.assert_array_equal(looped.info.diverged, [False, True])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((looped.obs, looped.reward)))
+
+
+def test_actions_beyond_the_limits_and_nan_are_clipped(walk):
+    rules, robot = walk.params.rules, walk.robot
+    state, _ = walk.reset(jax.random.key(0), walk.params)
+    wild = np.full(robot.num_joints, 7.0, np.float32)
+    wild[0] = np.nan
+    action, target, _ = walk.task.drive(np, robot, rules, state.episode, state.domain, wild)
+    assert action[0] == 0.0
+    assert (action[1:] == 1.0).all()
+    assert (target <= robot.upper.astype(np.float32)).all()
+
+
+def test_a_late_world_hears_the_action_before(walk):
+    state, _ = walk.reset(jax.random.key(0), walk.params)
+    one = np.full(13, 0.5, np.float32)
+    episode = jax.tree.map(np.asarray, state.episode).replace(action=np.zeros(13, np.float32))
+    late = jax.tree.map(np.asarray, state.domain).replace(late=np.asarray(True))
+    target = walk.task.drive(np, walk.robot, walk.params.rules, episode, late, one)[1]
+    np.testing.assert_allclose(target, walk.robot.home_joints, atol=1e-6)
+
+
+def test_time_running_out_is_no_fall(walking, walk):
+    env = world(task="stand", physics="c", horizon=3, push_force=(0.0, 0.0), threads=1)
+    step = jax.jit(env.step)
+    state, _ = env.reset(jax.random.key(0), env.params)
+    for expected in (False, False, True):
+        state, timestep = step(jax.random.key(1), state, jnp.zeros(13), env.params)
+        assert bool(timestep.truncated) is expected
+        assert not timestep.terminated
+
+
+def test_terms_that_punish_are_never_positive_and_those_that_reward_within_one(walking, walk):
+    reset, step = walking
+    state, _ = reset(jax.random.key(0), walk.params)
+    rows = []
+    for i in range(40):
+        action = draws.uniform(jax.random.key(i), (3, 13)) * 2 - 1
+        state, timestep = step(jax.random.key(i), state, action, walk.params)
+        rows.append(np.asarray(timestep.info.terms))
+    terms = dict(zip(walk.task.terms, np.concatenate(rows).T, strict=True))
+    for name in ("alive", "track", "approach", "straight", "upright", "height", "swing", "footing"):
+        assert terms[name].min() >= 0.0, name
+        assert terms[name].max() <= 1.0, name
+    for name in ("steady", "slip", "smooth", "effort", "pose"):
+        assert terms[name].max() <= 0.0, name
+
+
+def test_an_unknown_task_option_or_engine_is_named():
+    with pytest.raises(ValueError, match="no task 'wlak'; did you mean 'walk'"):
+        task_named("wlak")
+    with pytest.raises(ValueError, match="walk has no option 'horizn'; did you mean 'horizon'"):
+        world(task="walk", horizn=3)
+    with pytest.raises(ValueError, match="no physics='mjc'"):
+        world(physics="mjc")
+    with pytest.raises(ValueError, match="threads=0"):
+        world(physics="c", threads=0)
+
+
+# The pieces ------------------------------------------------------------------------------------
+
+
+def test_feet_take_turns_and_share_the_ground():
+    phase = np.linspace(0, 1, 200, endpoint=False)
+    progress = gait.swing_progress(np, phase)
+    swings = progress > 0
+    assert not (swings[:, 0] & swings[:, 1]).any()
+    assert swings.mean() == pytest.approx(1 - gait.STANCE, abs=0.01)
+    assert gait.swing_height(np, progress).max() == pytest.approx(gait.SWING_HEIGHT, rel=0.01)
+
+
+def test_vectors_turn_as_mujoco_turns_them():
+    import mujoco
+
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        quaternion = random.normal(size=4)
+        quaternion /= np.linalg.norm(quaternion)
+        vector, back = random.normal(size=3), np.zeros(4)
+        mujoco.mju_negQuat(back, quaternion)
+        expected = np.zeros(3)
+        mujoco.mju_rotVecQuat(expected, vector, back)
+        np.testing.assert_allclose(rotation.into_frame(np, quaternion, vector), expected)
+
+
+def test_yaw_is_the_angle_about_the_vertical():
+    for angle in (-3.0, -0.5, 0.0, 1.2, 3.1):
+        quaternion = np.array([np.cos(angle / 2), 0, 0, np.sin(angle / 2)])
+        assert rotation.yaw(np, quaternion) == pytest.approx(angle)

@@ -1,0 +1,166 @@
+"""Checkpoints: all of a run or none of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from worldloom.training.checkpoint import Checkpoints
+
+
+class State(struct.PyTreeNode):
+    weights: dict
+    key: jax.Array
+    keys: jax.Array
+    nothing: jax.Array
+    no_keys: jax.Array
+    count: jax.Array
+    alive: jax.Array
+
+
+def make_state(seed: int = 0, width: int = 3, dtype=jnp.float32) -> State:
+    key = jax.random.key(seed)
+    return State(
+        weights={"a": jnp.arange(4 * width, dtype=dtype).reshape(4, width) + seed, "b": ()},
+        key=key,
+        keys=jax.random.split(key, 5),
+        nothing=jnp.zeros((2, 0, 3), jnp.uint8),
+        no_keys=jax.random.split(key, 0),
+        count=jnp.int32(seed),
+        alive=jnp.array([True, False]),
+    )
+
+
+def assert_equal(a: State, b: State) -> None:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype
+        assert x.shape == y.shape
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def checkpoints(folder):
+    made = Checkpoints(folder)
+    yield made
+    made.close()
+
+
+def test_what_is_restored_is_what_was_saved(checkpoints):
+    state = make_state(7)
+    checkpoints.save(3, state)
+    back = checkpoints.restore(make_state())
+    assert_equal(back, state)
+    # A key is a key again, and draws what it drew.
+    assert jax.random.uniform(back.key) == jax.random.uniform(state.key)
+
+
+def test_shapes_alone_say_what_to_restore(checkpoints):
+    state = make_state(7)
+    checkpoints.save(3, state)
+    assert_equal(checkpoints.restore(jax.eval_shape(lambda: make_state())), state)
+
+
+def test_what_is_restored_compiles_no_program_again(checkpoints):
+    traces = []
+
+    @jax.jit
+    def program(weights):
+        traces.append(1)
+        return weights * 2
+
+    state = make_state(7)
+    program(state.weights["a"])
+    checkpoints.save(3, state)
+    back = checkpoints.restore(make_state()).weights["a"]
+    program(back)
+    assert len(traces) == 1
+    assert not back.committed  # or every program would get another name in the cache
+
+
+def test_the_newest_two_are_kept(checkpoints, folder):
+    for iteration in (2, 4, 6):
+        checkpoints.save(iteration, make_state(iteration))
+    assert {path.name for path in folder.iterdir()} == {"4", "6"}
+    assert checkpoints.latest == 6
+    assert int(checkpoints.restore(make_state()).count) == 6
+    assert int(checkpoints.restore(make_state(), iteration=4).count) == 4
+
+
+def test_an_iteration_is_saved_once(checkpoints):
+    checkpoints.save(2, make_state(2))
+    checkpoints.save(2, make_state(9))
+    assert int(checkpoints.restore(make_state()).count) == 2
+
+
+def test_another_look_at_the_folder_sees_the_same(checkpoints, folder):
+    checkpoints.save(2, make_state(2))
+    other = Checkpoints(folder)
+    assert other.latest == 2
+    assert_equal(other.restore(make_state()), make_state(2))
+    other.close()
+
+
+def test_a_folder_without_checkpoints_says_so(checkpoints):
+    assert checkpoints.latest is None
+    with pytest.raises(ValueError, match="holds no complete checkpoint; train from the start"):
+        checkpoints.restore(make_state())
+
+
+def test_what_was_cut_short_is_ignored(checkpoints, folder):
+    checkpoints.save(2, make_state(2))
+    half = folder / "4.orbax-checkpoint-tmp-77"
+    half.mkdir()
+    (half / "_METADATA").write_text("{")
+    other = Checkpoints(folder)
+    assert other.latest == 2
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "like", [make_state(width=5), make_state(dtype=jnp.bfloat16)], ids=["shape", "dtype"]
+)
+def test_a_checkpoint_of_another_shape_or_type_is_refused(checkpoints, like):
+    checkpoints.save(2, make_state(2))
+    with pytest.raises(ValueError, match="another configuration") as told:
+        checkpoints.restore(like)
+    assert "\n" not in str(told.value)
+    assert "delete" not in str(told.value), "it may be a good one"
+
+
+def test_a_checkpoint_with_other_parts_is_refused(checkpoints):
+    checkpoints.save(2, make_state(2))
+    like = make_state()
+    for weights in ({"a": like.weights["a"], "c": jnp.zeros(3)}, {}):
+        with pytest.raises(ValueError, match="another configuration"):
+            checkpoints.restore(like.replace(weights=weights))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "overwritten"])
+def test_a_damaged_checkpoint_says_which_one_and_what_to_do(checkpoints, folder, damage):
+    checkpoints.save(2, make_state(2))
+    checkpoints.save(4, make_state(4))
+    for path in (folder / "4").rglob("d/*"):  # the files with the numbers in them
+        if damage == "missing":
+            path.unlink()
+        else:
+            data = path.read_bytes()
+            rest = b"" if damage == "truncated" else bytes(len(data) - len(data) // 2)
+            path.write_bytes(data[: len(data) // 2] + rest)
+    with pytest.raises(ValueError, match="is damaged") as told:
+        checkpoints.restore(make_state())
+    message = str(told.value)
+    assert str(folder / "4") in message
+    assert "another configuration" not in message
+    assert "delete it to go on from an earlier one" in message
+    assert "\n" not in message
+    # The advice is good: the one before is whole.
+    assert_equal(checkpoints.restore(make_state(), iteration=2), make_state(2))

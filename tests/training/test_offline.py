@@ -1,0 +1,206 @@
+"""The offline loop: the same from the same seed, alone or together, at once or resumed."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom import algos
+from worldloom.algos.offline import make_table
+from worldloom.nn.policy import policy_step
+from worldloom.replay.dataset import from_columns
+from worldloom.training.checkpoint import Checkpoints
+from worldloom.training.loops.offline import OfflineLoop
+from worldloom.training.trainer import Trainer
+
+OFFLINE = [name for name in algos.names() if algos.get(name).loop == "offline"]
+
+
+def dataset(rows=400):
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(rows + 1, 3))
+    action = np.clip(0.5 * obs[:-1, :2] + 0.3 * rng.normal(size=(rows, 2)), -1, 1)
+    reward = -np.square(action - 0.2).sum(-1)
+    over = np.arange(rows) % 40 == 39
+    ended = over & (np.arange(rows) % 80 == 79)
+    return from_columns(obs[:-1], action, reward, obs[1:], ended, over & ~ended)
+
+
+TABLE = make_table(dataset())
+
+
+def agent(name, **numbers):
+    algorithm = algos.get(name)
+    small = {"cql": {"num_samples": 2}, "edac": {"num_critics": 3}}.get(name, {})
+    hyper = algorithm.config().hyper.replace(**numbers)
+    return algorithm.make(algorithm.config(hidden=(16,), hyper=hyper, **small))
+
+
+def trainer_of(name, seed=0, mesh=None, hyper=None, chunk=2):
+    """A trainer of one learner; of several, where there are several seeds."""
+    loop = OfflineLoop(agent(name), batch_size=32, updates_per_iteration=6, mesh=mesh)
+    several = isinstance(seed, tuple)
+    trainer = Trainer(loop, (TABLE,), seed=0 if several else seed, chunk=chunk)
+    if several:
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seed, jnp.uint32))
+        trainer.load(jax.jit(loop.init_many)(keys, TABLE, hyper))
+    elif hyper is not None:
+        trainer.load(jax.jit(loop.init)(jax.random.key(seed), TABLE, hyper))
+    return trainer
+
+
+def assert_same(one, other):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def assert_close(one, other, rtol=2e-3, atol=2e-4):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=rtol, atol=atol)
+
+
+SLOW = ("cql", "rebrac", "edac")  # to compile
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in OFFLINE]
+)
+def test_training_goes_on_to_the_bit_and_compiles_once(name, tmp_path):
+    trainer = trainer_of(name)
+    trainer.advance(2)
+    compiled = trainer.compile_seconds
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(2, trainer.state())
+        at_once = trainer.advance(3)
+        expected = jax.tree.map(np.asarray, trainer.agents())
+        trainer.load(checkpoints.restore(trainer.template()))
+    assert trainer.iteration == 2
+    later = trainer.advance(3)
+    assert (trainer.iteration, trainer.steps_per_iteration) == (5, 6)
+    assert at_once["finite"].shape == (3,)
+    assert at_once["finite"].all()
+    assert_same((expected, at_once), (trainer.agents(), later))
+    assert trainer.compile_seconds == compiled
+
+
+def test_nothing_is_compiled_in_steady_state():
+    trainer = trainer_of("bc")
+    trainer.advance(2)
+    trainer.advance(1)
+    seen = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: seen.append(event) if "backend_compile" in event else None
+    )
+    try:
+        trainer.advance(1)
+        trainer.advance(2)
+        assert seen == []
+        jax.jit(lambda x: x * 3.25)(jnp.ones(7))  # so this is where compilations are seen
+        assert seen
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others():
+    one, same, other = (trainer_of("bc", seed) for seed in (1, 1, 2))
+    first, again, another = (trainer.advance(2) for trainer in (one, same, other))
+    assert_same(first, again)
+    assert_same(one.agents(), same.agents())
+    assert (first["actor_loss"] != another["actor_loss"]).all()
+
+
+@pytest.mark.parametrize("name", ["iql", pytest.param("cql", marks=pytest.mark.slow)])
+def test_seeds_in_one_program_are_separate_runs(name):
+    together = trainer_of(name, seed=(3, 4))
+    both = together.advance(2)
+    assert both.pop("finite").shape == (2,)
+    for i, seed in enumerate((3, 4)):
+        alone = trainer_of(name, seed)
+        metrics = alone.advance(2)
+        assert_close({n: metrics[n] for n in both}, {n: x[:, i] for n, x in both.items()})
+        ours = jax.tree.map(lambda x, i=i: x[i], together.agents())
+        assert_close(alone.agents(), ours)
+
+
+def test_numbers_in_one_program_are_separate_runs():
+    base = agent("td3bc").config.hyper
+    hypers = [base, base.replace(alpha=20.0, critic_rate=3e-3)]
+    stacked = jax.tree.map(lambda *x: jnp.asarray(x, jnp.float32), *hypers)
+    both = trainer_of("td3bc", seed=(3, 3), hyper=stacked).advance(2)
+    del both["finite"]
+    for i, hyper in enumerate(hypers):
+        alone = trainer_of("td3bc", 3, hyper=hyper).advance(2)
+        assert_close({n: alone[n] for n in both}, {n: x[:, i] for n, x in both.items()})
+    assert not np.allclose(both["q"][:, 0], both["q"][:, 1])
+
+
+def test_a_trained_policy_can_be_executed():
+    trainer = trainer_of("bc", chunk=50)
+    trainer.advance(50)
+    data = dataset()
+    policy = trainer.loop.agent.policy(trainer.agents(), data)
+    error = jnp.square(policy_step(policy, data.rows.obs) - data.rows.action).mean()
+    assert error < 0.8 * jnp.square(data.rows.action).mean()
+
+
+def test_what_is_no_longer_finite_is_told():
+    trainer = trainer_of("bc", hyper=agent("bc").config.hyper.replace(learning_rate=float("nan")))
+    assert not trainer.advance(1)["finite"].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"updates_per_iteration": 5}, "updates_per_iteration=5; it must be a multiple of 2"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        OfflineLoop(agent("td3bc"), **changes)
+
+
+DEVICES = """
+    import sys
+    import jax
+    import numpy as np
+    from worldloom.core.mesh import device_mesh
+    sys.path[:0] = ["tests", "tests/training"]
+    from test_offline import OfflineLoop, agent, assert_close, trainer_of
+    for name in ("td3bc", "edac"):
+        mesh = device_mesh(2)
+        one, two = trainer_of(name), trainer_of(name, mesh=mesh)
+        alone, together = one.advance(3), two.advance(3)
+        assert_close(alone, together)
+        assert_close(one.agents(), two.agents())
+        leaf = jax.tree.leaves(two.run.learner)[0]
+        assert len(leaf.sharding.device_set) == 2
+    text = two._iterations._run._compiled.as_text()
+    assert "all-reduce" in text  # each device has a part of every batch
+    assert "f32[16,8]" in text or "f32[16," in text
+    try:
+        OfflineLoop(agent("bc"), batch_size=33, mesh=mesh)
+    except ValueError as error:
+        assert "cannot be shared by 2 devices" in str(error)
+    else:
+        raise AssertionError("33 rows were shared by 2 devices")
+"""
+
+
+@pytest.mark.slow
+def test_two_devices_learn_the_same_as_one():
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DEVICES)],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,413 @@
+"""A run from folder to result: what it writes, and that nothing is lost on the way."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_runs import LOOPS, write_data
+
+import worldloom
+from worldloom import suites
+from worldloom.training.config import make_config
+from worldloom.training.run import load, read_config, run_folder, train
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+GRID = suites.suite("grid")
+
+
+def assert_same_state(a: Path, b: Path) -> None:
+    """The newest checkpoints of two runs are the same to the bit."""
+    one, other = (worldloom.load(folder).trainer for folder in (a, b))
+    assert one.iteration == other.iteration
+    flat, _ = jax.tree_util.tree_flatten_with_path(one.state())
+    for (path, x), y in zip(flat, jax.tree.leaves(other.state()), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y, jax.tree_util.keystr(path))
+
+
+def timeless(rows: list[dict]) -> list[dict]:
+    clocks = ("seconds", "eval_seconds")
+    return [{n: v for n, v in row.items() if n not in clocks} for row in rows]
+
+
+def read_csv(path: Path) -> list[dict]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def copied(finished_run, tmp_path):
+    """The finished run in a folder that may be changed."""
+    return Path(shutil.copytree(finished_run, tmp_path / "copied"))
+
+
+# What is written ---------------------------------------------------------------------------------
+
+
+def test_a_run_folder_holds_what_happened(finished_run):
+    found = {path.name for path in finished_run.iterdir()}
+    assert found == {
+        "config.json", "metrics.jsonl", "eval.jsonl", "turns.csv", "timing.json", "checkpoints",
+        "report.html", "eval.gif", "training-000000060.gif", "training-000000120.gif",
+    }  # fmt: skip
+    assert {p.name for p in (finished_run / "checkpoints").iterdir()} == {"4", "6"}
+
+
+def test_config_json_says_what_ran_and_where(finished_run, tiny):
+    about = json.loads((finished_run / "config.json").read_text())
+    assert set(about) == {
+        "format", "suite", "command", "config", "hash", "steps_per_iteration",
+        "reference_scores", "turn_order", "versions", "machine",
+    }  # fmt: skip
+    assert (about["format"], about["suite"]) == (2, "grid")
+    assert np.isfinite(about["reference_scores"]["random play"])
+    assert about["command"] == "worldloom train"
+    assert about["hash"] == tiny().fingerprint()
+    assert about["steps_per_iteration"] == 20
+    assert {"python", "jax", "numpy", "worldloom"} <= set(about["versions"])
+    assert about["machine"]["cores"] == os.cpu_count()
+    assert read_config(finished_run, GRID) == tiny(record_every=60)
+
+
+def test_metrics_have_a_row_for_each_iteration(finished_run, read_rows):
+    rows = read_rows(finished_run / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["steps"] for row in rows] == [20, 40, 60, 80, 100, 120]
+    assert [row["epsilon"] for row in rows] == pytest.approx([0.8**n for n in range(6)])
+    seconds = [row["seconds"] for row in rows]
+    assert sorted(seconds) == seconds
+    for row in rows:
+        assert row["return"] == pytest.approx(sum(row["agent_returns"]), abs=1e-4)
+        assert row["loss"] == pytest.approx(np.mean(row["agent_loss"]), rel=1e-5)
+        assert len(row["agent_returns"]) == 2
+        assert row["grad_norm"] > 0
+        assert np.isfinite(row["q_mean"])
+
+
+def test_evaluations_come_when_they_are_due(finished_run, read_rows):
+    rows = read_rows(finished_run / "eval.jsonl")
+    assert [(row["iteration"], row["steps"]) for row in rows] == [(2, 40), (4, 80), (6, 120)]
+    for row in rows:
+        assert row["episodes"] == len(row["scores"]) == 4
+        assert row["mean"] == pytest.approx(np.mean(row["scores"]), abs=1e-3)
+        assert row["mean"] == pytest.approx(sum(row["agents"]), abs=1e-3)
+
+
+def test_tables_add_up_to_the_metrics(finished_run, read_rows):
+    metrics = read_rows(finished_run / "metrics.jsonl")
+    turns = read_csv(finished_run / "turns.csv")
+    assert list(turns[0]) == ["iteration", "turn", "agent", "reward"]
+    assert len(turns) == 6 * 10 * 2
+    paid = np.zeros((6, 2))
+    for row in turns:
+        paid[int(row["iteration"]) - 1, int(row["agent"])] += float(row["reward"])
+    expected = [row["agent_returns"] for row in metrics]
+    np.testing.assert_allclose(paid, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_timing_keeps_compiling_training_and_evaluation_apart(finished_run):
+    timing = json.loads((finished_run / "timing.json").read_text())
+    assert (timing["iterations"], timing["steps"]) == (6, 120)
+    assert all(timing[name] > 0 for name in ("compile_seconds", "train_seconds", "eval_seconds"))
+    rate = timing["steps"] / timing["train_seconds"]
+    assert timing["steps_per_second"] == pytest.approx(rate, rel=0.05)
+
+
+def test_films_show_the_training_and_the_trained(finished_run):
+    from PIL import Image
+
+    for name in ("training-000000060.gif", "training-000000120.gif", "eval.gif"):
+        with Image.open(finished_run / name) as film:
+            assert film.n_frames == 11, "ten turns and the end"
+    page = (finished_run / "report.html").read_text()
+    assert page.count("data:image/gif") >= 2
+
+
+@pytest.mark.parametrize(
+    ("env", "label"),
+    [
+        ("treasurehunt", "treasurehunt"),
+        ("worlds/meadow.yaml", "meadow"),
+        ("own/hunt.py:make", "hunt"),
+        ("own/hunt.v2.py", "hunt.v2"),
+        ("gymnax:CartPole-v1", "gymnax-CartPole-v1"),
+    ],
+)
+def test_the_name_of_a_run_says_what_ran_and_is_never_taken(tiny, tmp_path, env, label):
+    config = make_config(GRID, {"env": env, "seed": 7})
+    first = run_folder(tmp_path, config)
+    assert first.name.startswith(f"{label}-iqn-s7-")
+    first.mkdir()
+    assert not run_folder(tmp_path, config).exists()
+
+
+# Resuming ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def in_two_parts(tiny, tmp_path_factory):
+    """Three iterations, and three more in a second run; no pictures."""
+    folder = tmp_path_factory.mktemp("runs") / "parts"
+    train(GRID, tiny(steps=60), folder, report=False)
+    between = json.loads((folder / "timing.json").read_text())
+    result = train(GRID, tiny(), folder, resume=True, report=False)
+    return folder, between, result
+
+
+def test_a_resumed_run_ends_with_the_same_bits(in_two_parts, finished_run):
+    assert_same_state(in_two_parts[0], finished_run)
+
+
+def test_a_resumed_run_repeats_and_misses_no_row(in_two_parts, finished_run, read_rows):
+    folder = in_two_parts[0]
+    assert (folder / "turns.csv").read_text() == (finished_run / "turns.csv").read_text()
+    rows = timeless(read_rows(folder / "metrics.jsonl"))
+    assert rows == timeless(read_rows(finished_run / "metrics.jsonl"))
+    scores = timeless(read_rows(folder / "eval.jsonl"))
+    assert [row["iteration"] for row in scores] == [2, 3, 4, 6]  # 3 was the end of the first part
+    del scores[1]
+    assert scores == timeless(read_rows(finished_run / "eval.jsonl"))
+
+
+def test_the_clock_goes_on_when_a_run_is_resumed(in_two_parts, read_rows):
+    folder, between, result = in_two_parts
+    seconds = [row["seconds"] for row in read_rows(folder / "metrics.jsonl")]
+    assert sorted(seconds) == seconds
+    assert result.train_seconds > between["train_seconds"]
+    assert result.eval_seconds > between["eval_seconds"]
+    assert json.loads((folder / "timing.json").read_text())["iterations"] == 6
+
+
+LONG = ("turns, centralised critic", "turns, one network for all")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in LOOPS]
+)
+def test_every_loop_resumes_to_the_bit(name, tmp_path, monkeypatch, read_rows):
+    from worldloom.training.loops import make_trainer, off_policy
+
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / "data.npz")
+    suite, given = suites.suite(LOOPS[name][0]), LOOPS[name][1]
+    if "gymnax" in given["env"]:
+        pytest.importorskip("gymnax", reason="needs worldloom[gymnax]")
+    monkeypatch.setattr(off_policy, "STEPS_PER_ITERATION", 32)
+    given = given | {"chunk": 2, "eval_every": 0, "eval_episodes": 2, "record_every": 0}
+    config = make_config(suite, given)
+    each = make_trainer(config, suite.problem(config, None)).steps_per_iteration
+
+    def settings(iterations):
+        return make_config(suite, given | {"steps": iterations * each})
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(suite, settings(5), whole, report=False)
+    train(suite, settings(3), parts, report=False)
+    run = train(suite, settings(5), parts, resume=True, report=False)
+    assert (run.iteration, run.steps) == (5, 5 * each)
+    assert np.isfinite(run.evaluation.mean)
+    assert_same_state(whole, parts)
+    rows = timeless(read_rows(parts / "metrics.jsonl"))
+    assert rows == timeless(read_rows(whole / "metrics.jsonl"))
+    assert [row["steps"] for row in rows] == [n * each for n in range(1, 6)]
+
+
+def test_evaluation_and_pictures_do_not_disturb_training(tiny, finished_run, tmp_path):
+    # The finished run evaluated three times and was filmed three times.
+    quiet = tmp_path / "quiet"
+    train(GRID, tiny(eval_every=0, checkpoint_every=0), quiet, report=False)
+    assert_same_state(quiet, finished_run)
+
+
+def test_a_finished_run_has_nothing_left_to_do(copied, tiny, contents):
+    before = contents(copied)
+    result = train(GRID, tiny(record_every=60), copied, resume=True, report=False)
+    after = contents(copied)
+    assert not result.interrupted
+    assert result.evaluation is not None
+    score = json.loads((copied / "eval.jsonl").read_text().splitlines()[-1])["mean"]
+    assert result.evaluation.mean == pytest.approx(score)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {"config.json"}  # the command is now another
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, r"was trained with other settings \(seed\)"),
+        ({"algo": "dqn"}, r"other settings \(algo, dqn, iqn\)"),
+        ({"world": {"num_agents": 3}}, r"other settings \(world\)"),
+        ({"iqn": {"gamma": 0.5}}, r"other settings \(iqn\)"),
+        ({"mode": "jax_parallel"}, r"other settings \(mode\)"),
+        ({"steps": 80}, "is at step 120 already; steps=80 is behind it"),
+    ],
+)
+def test_a_run_is_resumed_with_its_own_settings_only(copied, tiny, changes, message, contents):
+    before = contents(copied)
+    with pytest.raises(ValueError, match=message):
+        train(GRID, tiny(**changes), copied, resume=True)
+    assert contents(copied) == before
+
+
+def test_a_folder_with_something_in_it_is_not_overwritten(finished_run, tiny, contents):
+    before = contents(finished_run)
+    with pytest.raises(ValueError, match="already exists and is not empty; choose another, or res"):
+        train(GRID, tiny(), finished_run)
+    assert contents(finished_run) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"iqn": {"buffer_size": 5}}, "buffer_size=5 cannot hold"),
+        ({"world": {"num_agents": 99}}, "num_agents=99 does not fit"),
+        ({"algo": "sac"}, "sac needs continuous actions, .* are discrete; use .*iqn"),
+        ({"algo": "iql"}, "iql needs continuous actions"),
+        (
+            {"algo": "bc"},
+            r"bc learns from logged data, and none are named .*; use dqn, iqn",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_leaves_no_folder_behind(tiny, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        train(GRID, tiny(**changes), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# A run that is over ------------------------------------------------------------------------------
+
+
+def test_a_loaded_run_acts_and_is_scored(finished_run):
+    run = worldloom.load(finished_run)
+    assert (run.iteration, run.steps) == (6, 120)
+    env = run.problem.env
+    _, first = jax.jit(env.reset)(jax.random.key(0), env.default_params())
+    actions = run.act(first.obs)
+    assert actions.shape == (2,)
+    key = jax.random.key(1)
+    for agent in range(2):
+        params = jax.tree.map(lambda x, agent=agent: x[agent], run.agents)
+        alone = run.trainer.act(params, first.obs[agent : agent + 1], key, explore=0.0)
+        assert int(actions[agent]) == int(alone[0])
+    scored = run.evaluate(4, seed=5)
+    assert scored.agent_scores.shape == (4, 2)
+    assert worldloom.evaluate(finished_run, 4, seed=5).mean == scored.mean
+    for wrong, message in (({"seed": -1}, "seed=-1"), ({"episodes": 0}, "episodes=0; evaluate at")):
+        with pytest.raises(ValueError, match=message):
+            run.evaluate(**wrong)
+
+
+def test_a_key_of_either_kind_makes_agents_explore_as_much_as_in_training(finished_run):
+    run = worldloom.load(finished_run)
+    assert run.exploration == pytest.approx(0.8**5)  # of the last iteration that was played
+    obs = np.zeros((2, *run.problem.env.spec.observation.shape), np.int8)
+    greedy = run.act(obs).tolist()
+    drawn = [run.act(obs, jax.random.key(n)).tolist() for n in range(40)]
+    assert drawn == [run.act(obs, jax.random.PRNGKey(n)).tolist() for n in range(40)]
+    same = np.mean([a == b for draw in drawn for a, b in zip(draw, greedy, strict=True)])
+    assert 0.55 < same < 0.95  # 1 - epsilon + epsilon / actions is 0.75
+
+
+def test_a_loaded_run_is_what_was_trained(in_two_parts):
+    folder, _, trained = in_two_parts
+    loaded = load(GRID, folder)
+    for a, b in zip(jax.tree.leaves(loaded.agents), jax.tree.leaves(trained.agents), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert loaded.config == trained.config
+    assert loaded.metrics().keys() == trained.metrics().keys()
+    same = ("train_seconds", "eval_seconds", "iterations", "steps", "steps_per_second")
+    for name in same:
+        assert loaded.timing()[name] == pytest.approx(trained.timing()[name], rel=0.01), name
+
+
+def test_a_run_without_a_bundle_says_so(finished_run):
+    with pytest.raises(ValueError, match="grid: policies of this suite cannot be exported yet"):
+        worldloom.load(finished_run).export()
+
+
+# Ends before the end -----------------------------------------------------------------------------
+
+COMMAND = (
+    "treasurehunt --world.height 6 --world.width 6 --world.num-agents 2 --world.horizon 10 "
+    "--world.spawn-prob 0.1 --num-worlds 2 --chunk 2 --eval-every 40 --eval-episodes 4 "
+    "--checkpoint-every 40 --record-every 0 --iqn.hidden 16 --iqn.num-quantiles 4 "
+    "--iqn.act-quantiles 4 --iqn.batch-size 8 --iqn.gradient-steps 2 --iqn.buffer-size 66 "
+    "--iqn.epsilon-decay 0.2 --no-report --steps 2e6"
+)  # what `tiny` says, and far too long
+
+
+def start_training(out: Path) -> tuple[subprocess.Popen, Path]:
+    """A training in another process, once it has written some rows; and its folder."""
+    command = [sys.executable, "-m", "worldloom", "train", *COMMAND.split(), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    limit = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < limit:
+        found = list(out.glob("*/metrics.jsonl"))
+        if found and found[0].read_text().count("\n") >= 12:
+            return process, found[0].parent
+        time.sleep(0.01)
+    process.kill()
+    raise AssertionError(f"the training wrote nothing: {process.communicate()[1][-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A run ended by kill -9, as it was left."""
+    process, folder = start_training(tmp_path_factory.mktemp("killed"))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    return folder
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_at_most_what_followed_its_last_checkpoint(killed, tiny, tmp_path):
+    folder = Path(shutil.copytree(killed, tmp_path / "copied"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    played = sum(1 for line in lines if line.endswith("}"))
+    kept = load(GRID, folder).iteration
+    assert played - kept <= 2 + 2  # a checkpoint period, and the chunk that was being played
+
+    end = kept + 3
+    assert train(GRID, tiny(steps=20 * end), folder, resume=True, report=False).iteration == end
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == list(range(1, end + 1))
+    played = [int(row["iteration"]) for row in read_csv(folder / "turns.csv")]
+    assert played == [n for n in range(1, end + 1) for _ in range(20)]
+    evals = (folder / "eval.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in evals] == [*range(2, end, 2), end]
+
+
+@pytest.mark.slow
+def test_another_process_plays_the_same_run(killed, finished_run, read_rows):
+    lines = (killed / "metrics.jsonl").read_text().splitlines()
+    rows = timeless([json.loads(line) for line in lines[:6]])
+    assert rows == timeless(read_rows(finished_run / "metrics.jsonl"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_cleanly_and_says_how_to_go_on(tmp_path, tiny):
+    process, folder = start_training(tmp_path)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopping after this chunk" in err
+    assert "Traceback" not in err
+    assert f"worldloom train --resume {folder}" in out
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = load(GRID, folder).iteration
+    assert kept == len(rows), "nothing that was played is lost"
+    steps = 20 * (kept + 2)
+    assert train(GRID, tiny(steps=steps), folder, resume=True, report=False).steps == steps

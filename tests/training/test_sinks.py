@@ -1,0 +1,112 @@
+"""Rows on disk: whole, once each, and readable by others."""
+
+import csv
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom.core.files import plain, write_json, write_text
+from worldloom.training.sinks import CsvTable, JsonLines, read_json_lines
+
+
+def test_plain_is_what_json_knows():
+    value = {
+        "a": np.float32(1.5),
+        "b": jnp.arange(3),
+        "c": (1, np.int64(2), [True, None]),
+        4: {"nan": math.nan, "inf": np.array([math.inf, 1.0])},
+    }
+    assert plain(value) == {
+        "a": 1.5,
+        "b": [0, 1, 2],
+        "c": [1, 2, [True, None]],
+        "4": {"nan": None, "inf": [None, 1.0]},
+    }
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_rows_are_there_as_soon_as_they_are_written(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    sink = JsonLines(path)
+    sink.write({"iteration": 0, "score": np.float32(2.0)})
+    assert path.read_text() == '{"iteration": 0, "score": 2.0}\n'
+    sink.write({"iteration": 1, "score": math.nan})
+    assert read_json_lines(path)[1] == {"iteration": 1, "score": None}
+    sink.close()
+
+
+def test_resumed_rows_replace_those_that_will_come_again(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    sink = JsonLines(path)
+    for iteration in range(1, 7):
+        sink.write({"iteration": iteration, "run": 1})
+    sink.close()
+    sink = JsonLines(path, done=4)
+    for iteration in range(5, 9):
+        sink.write({"iteration": iteration, "run": 2})
+    sink.close()
+    rows = read_json_lines(path)
+    assert [row["iteration"] for row in rows] == list(range(1, 9))
+    assert [row["run"] for row in rows] == [1] * 4 + [2] * 4
+
+
+def test_a_torn_line_is_left_out(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"iteration": 0}\n{"iteration": 1}\n{"epo')
+    assert read_json_lines(path) == [{"iteration": 0}, {"iteration": 1}]
+    JsonLines(path, done=5).close()
+    assert path.read_text() == '{"iteration": 0}\n{"iteration": 1}\n'
+    assert read_json_lines(tmp_path / "missing.jsonl") == []
+
+
+def test_a_table_has_its_columns_in_order_and_gaps_where_nothing_is_known(tmp_path):
+    path = tmp_path / "table.csv"
+    table = CsvTable(path, ["iteration", "agent", "loss"])
+    table.write({"agent": 1, "iteration": 0, "loss": np.float32(0.5), "more": 3})
+    table.write({"agent": 2, "iteration": 0, "loss": math.nan})
+    table.close()
+    assert path.read_text() == "iteration,agent,loss\n0,1,0.5\n0,2,\n"
+
+
+def test_a_resumed_table_repeats_and_misses_nothing(tmp_path):
+    path = tmp_path / "table.csv"
+    table = CsvTable(path, ["iteration", "x"])
+    for iteration in range(1, 13):
+        table.write({"iteration": iteration, "x": 1})
+    table.close()
+    table = CsvTable(path, ["iteration", "x"], done=10)
+    table.write({"iteration": 11, "x": 2})
+    table.close()
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["iteration"]) for row in rows] == list(range(1, 12))
+    assert rows[-1]["x"] == "2"
+
+
+@pytest.mark.parametrize("torn", ["1", "12", "12,", "12,0.7", ""])
+def test_a_table_torn_by_a_crash_keeps_its_whole_rows_only(tmp_path, torn):
+    # "1" may be the beginning of iteration 12, and must not be taken for iteration 1.
+    path = tmp_path / "table.csv"
+    path.write_text("iteration,x\n10,0.5\n11,0.5\n" + torn)
+    CsvTable(path, ["iteration", "x"], done=20).close()
+    assert path.read_text() == "iteration,x\n10,0.5\n11,0.5\n"
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "timing.json"
+    write_json(path, {"a": np.arange(2), "b": math.inf})
+    assert json.loads(path.read_text()) == {"a": [0, 1], "b": None}
+    assert [p.name for p in tmp_path.iterdir()] == ["timing.json"]
+
+    class Unwritable:
+        """Not JSON, whatever one does."""
+
+    with pytest.raises(TypeError):
+        write_json(path, {"a": Unwritable()})
+    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_text(path, "half")
+    assert json.loads(path.read_text()) == {"a": [0, 1], "b": None}
