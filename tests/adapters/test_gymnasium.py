@@ -169,6 +169,16 @@ def test_every_world_that_is_known_can_be_made_by_its_name():
     assert env.action_space == spaces.Discrete(4)
 
 
+def test_a_world_registered_later_is_known_to_gymnasium_too(monkeypatch):
+    from worldloom.adapters.gymnasium import gym_name
+
+    monkeypatch.setattr(suites, "_REGISTERED", dict(suites._REGISTERED))
+    suites.register("late-hunt", lambda: suites.make("treasurehunt", num_agents=1, horizon=5))
+    env = gymnasium.make(gym_name("late-hunt"))
+    assert env.action_space == spaces.Discrete(4)
+    gymnasium.registry.pop(gym_name("late-hunt"))
+
+
 def test_a_world_of_structs_passes_the_checks(single, recwarn):
     check_env(single, skip_render_check=True)
     assert not recwarn.list

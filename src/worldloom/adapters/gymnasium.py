@@ -378,11 +378,16 @@ def gym_name(world: str) -> str:
     return f"worldloom/{''.join(word.capitalize() for word in world.split('-'))}-v0"
 
 
-for _world in worldloom.worlds():
-    if gym_name(_world) not in gymnasium.registry:
-        gymnasium.register(
-            gym_name(_world),
-            entry_point=f"{__name__}:make_env",
-            vector_entry_point=f"{__name__}:make_vector_env",
-            kwargs={"world": _world},
-        )
+def register_worlds() -> None:
+    """Tells Gymnasium of every known world; again after `worldloom.register` of one of yours."""
+    for world in worldloom.worlds():
+        if gym_name(world) not in gymnasium.registry:
+            gymnasium.register(
+                gym_name(world),
+                entry_point=f"{__name__}:make_env",
+                vector_entry_point=f"{__name__}:make_vector_env",
+                kwargs={"world": world},
+            )
+
+
+register_worlds()

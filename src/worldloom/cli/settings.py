@@ -85,8 +85,6 @@ def _starting_point(
     from worldloom.training.run import read_header
 
     if resume:
-        if preset or config:
-            raise ValueError("--preset and --config start a new run; leave them out with --resume")
         header = read_header(resume)
         kept = header["config"]
         if named not in (None, kept["env"]):

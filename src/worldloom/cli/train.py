@@ -45,6 +45,8 @@ def command(argv: list[str]) -> int:
     argv = [arg for arg in argv if arg != wants_help]
     named = argv[0] if argv and not argv[0].startswith("-") else None
     flags, settings = split_flags(argv[named is not None :], Flags)
+    if flags.resume and (flags.preset or flags.config):
+        raise ValueError("--preset and --config start a new run; leave them out with --resume")
     # Before JAX starts: importing a world of others may start it.
     joined = not wants_help and _use_devices(flags, settings)
     asked = read_request(

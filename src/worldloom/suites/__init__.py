@@ -68,6 +68,8 @@ def register(
     if name in names():
         raise ValueError(f"register: there is already a world named {name!r}; choose another name")
     _REGISTERED[name] = _Registered(World(make, description), suite)
+    if "worldloom.adapters.gymnasium" in sys.modules:
+        resolve("worldloom.adapters.gymnasium:register_worlds")()
 
 
 def suite_of(env: str, **options: Any) -> Suite:
