@@ -2,8 +2,6 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PEERS ?= .venv-peers
-PEERS_TORCH ?= .venv-peers-torch
 PYTEST_ARGS ?=
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
@@ -15,6 +13,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Stamps: what they stand for is done again only when pyproject.toml has changed.
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+# Peers of the benchmarks, in environments of their own: benchmarks/peers*.txt.
+PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax
 # The PyTorch that pyproject.toml pins. On Linux by the label of builds without CUDA, which are a
 # tenth of the download: where there is none, pip says so at once and fetches nothing.
 TORCH := $(shell sed -n 's/^torch = \["\(torch==[^"]*\)"\].*/\1/p' pyproject.toml)
@@ -58,10 +58,10 @@ bench: $(DEV) peers ## measure everything again and write benchmarks/results/ (f
 figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m benchmarks.figures
 
-peers: $(PEERS)/.stamp $(PEERS_TORCH)/.stamp ## set up the peers of the benchmarks in environments of their own
+peers: $(PEERS:=/.stamp) ## set up the peers of the benchmarks in environments of their own
 
 clean: ## remove environments, caches and built pages; runs and results stay
-	rm -rf $(VENV) $(PEERS) $(PEERS_TORCH) site dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) site dist .pytest_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache .grimp_cache
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -80,16 +80,9 @@ $(DEV): pyproject.toml | $(BIN)/python
 	  || echo 'note: no $(TORCH) for this Python; what needs PyTorch is skipped (or TORCH=...)'
 	@touch $@
 
-$(PEERS)/.stamp: benchmarks/peers.txt
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --requirement benchmarks/peers.txt
-	@touch $@
-
-# PyTorch first: d3rlpy asks for any, and pip would fetch the build with CUDA.
-$(PEERS_TORCH)/.stamp: benchmarks/peers-torch.txt
-	$(PYTHON) -m venv $(PEERS_TORCH)
-	$(PEERS_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(PEERS_TORCH)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --requirement benchmarks/peers-torch.txt
+.venv-peers%/.stamp: benchmarks/peers%.txt
+	$(PYTHON) -m venv $(@D)
+	@# PyTorch first: d3rlpy asks for any, and pip would fetch the build with CUDA.
+	$(if $(findstring torch,$@),$(@D)/bin/python -m pip install --quiet '$(TORCH)')
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@

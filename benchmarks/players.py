@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import arc_peers
 from worldloom.training.timer import Timing
 
-PEERS = Path(".venv-peers")
+PEERS = Path(".venv-peers-jax")
 
 
 class Player:

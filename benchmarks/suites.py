@@ -7,6 +7,10 @@ from worldloom.core.names import suggest
 
 # name -> (module, one line for people)
 SUITES: dict[str, tuple[str, str]] = {
+    "algos": (
+        "benchmarks.algos",
+        "PPO, PQN, DQN, SAC and TD3 against rejax on the same Gymnax tasks",
+    ),
     "grid": (
         "benchmarks.grid",
         "treasure hunt against the original's loop and arithmetic in PyTorch",

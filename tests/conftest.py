@@ -1,18 +1,31 @@
 """What several folders of tests share: compiled programs, and one small trained run."""
 
+import ctypes
+import gc
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 # Before anything imports jax. Tests compare with exact figures: all of them run on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of what the tests take is compiling. Options for that alone: see worldloom.core.compiling.
+# Most of what the tests take is compiling, which these options halve; what they compute is slower
+# code of the same arithmetic. Options that a user has: see worldloom.core.compiling.
 os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true",
 )
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if WORKER and hasattr(os, "sched_setaffinity"):
+    # A core for each worker: where the threads of two share two cores, compiling takes half as
+    # long again. More threads than cores, because XLA's pool can wait for itself: see core.mesh.
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(WORKER.removeprefix("gw")) % len(cores)]})
+    os.environ.setdefault("NPROC", "4")
 if "WORLDLOOM_TEST_CACHE" in os.environ:
     # A folder to keep compiled programs in from session to session. Measured: a second session
     # needs 0.4 of the processor time, the first one 1.1 of it; so only where one is named.
@@ -48,7 +61,7 @@ QUIET = [
 def program_folder(tmp_path_factory):
     """Where this session and the processes it starts keep compiled programs: not the user's."""
     temporary = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if WORKER:
         temporary = temporary.parent  # one for all workers
     folder = os.environ.get("WORLDLOOM_TEST_CACHE") or str(temporary / "xla")
     with pytest.MonkeyPatch.context() as patch:
@@ -66,6 +79,9 @@ def bounded_memory():
         import jax
 
         jax.clear_caches()
+        gc.collect()
+        with suppress(OSError, AttributeError):  # another system's C library
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _resident_mb() -> float:
@@ -79,6 +95,18 @@ def _resident_mb() -> float:
 def pytest_collection_modifyitems(items):
     """Heavy folders first: with a file to each worker, a long one must not begin at the end."""
     items.sort(key=lambda item: _rank(item.path.as_posix()))  # stable: files stay whole
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """A file to each worker, because of what its tests share; where they share nothing, a test."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            apart = nodeid.startswith(("tests/matrix", "tests/test_examples"))
+            return nodeid if apart else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 def _rank(path: str) -> int:

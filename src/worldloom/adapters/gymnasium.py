@@ -5,6 +5,7 @@ are made with ``num_agents=1``. Gymnasium imports it by itself for
 ``gymnasium.make("worldloom.adapters.gymnasium:worldloom/Reactor-v0")``.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -375,7 +376,8 @@ def _renderers(env: PureEnv, mode: str | None, given: Renderers | None) -> Rende
 
 def gym_name(world: str) -> str:
     """What Gymnasium calls a world: "industrial-benchmark" is worldloom/IndustrialBenchmark-v0."""
-    return f"worldloom/{''.join(word.capitalize() for word in world.split('-'))}-v0"
+    words = re.findall(r"[A-Za-z0-9]+", world)
+    return f"worldloom/{''.join(word.capitalize() for word in words)}-v0"
 
 
 def register_worlds() -> None:
