@@ -82,7 +82,7 @@ HUNT = "train treasurehunt"
         ("envs --jsn", "Unrecognized options: --jsn; did you mean '--json'?"),
         ("eval --episodes 3", "name a run folder first"),
         ("eval nowhere --episode 3", "--episode: no such option; see worldloom eval --help"),
-        ("bench nowhere", "there is no suite or world 'nowhere'; known: algos, grid"),
+        ("bench nowhere", "there is no suite or world 'nowhere'; known: grid, arc"),
         ("bench tag --repeats 0", "bench: repeats=0; it must be at least 1"),
         # Numbers that are none.
         (f"{HUNT} --world.gem-value nan", "its rewards or rates are not all finite numbers"),
