@@ -18,9 +18,9 @@ from benchmarks import (
     plant_speed,
 )
 from benchmarks.pages import plant as plant_bench
-from benchmarks.suites import SUITES
 from oracles.plant import DmsdLoop
 from worldloom import suites
+from worldloom.cli.bench import AGAINST_PEERS
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import from_columns
 from worldloom.training.timer import Timing
@@ -282,7 +282,7 @@ def test_serving_tells_capacity_and_what_kills_cost(monkeypatch, tmp_path):
 
 
 def test_the_suite_is_known_and_each_ratio_has_a_meaning():
-    assert SUITES["plant"][0] == "benchmarks.plant"
+    assert "plant" in AGAINST_PEERS
     assert set(plant.RATIOS) >= {
         "td3bc_vs_d3rlpy", "iql_vs_d3rlpy", "cql_vs_d3rlpy", "dmsd_steps_vs_loop",
     }  # fmt: skip

@@ -12,7 +12,7 @@ from benchmarks import figures, robot, robot_learning, robot_levels, robot_physi
 from benchmarks.pages import robot as robot_bench
 from benchmarks.robot_players import PLAYERS
 from benchmarks.robot_stage import Process
-from benchmarks.suites import SUITES
+from worldloom.cli.bench import AGAINST_PEERS
 from worldloom.training.timer import Timing
 
 PASSES = {"hidden": (8,), "unroll_length": 2, "num_epochs": 3, "num_minibatches": 4}
@@ -229,7 +229,7 @@ def test_the_first_step_is_the_sum_of_its_parts():
 
 
 def test_an_unknown_section_is_an_error_with_the_nearest_name():
-    assert SUITES["robot"][0] == "benchmarks.robot"
+    assert "robot" in AGAINST_PEERS
     with pytest.raises(ValueError, match="physics"):
         robot.command(["--only", "physic"])
 
