@@ -1,0 +1,124 @@
+"""Runs in the same world side by side: scores, learning curves, and what was set differently."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from worldloom.report import page
+from worldloom.report.axes import number
+from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+from worldloom.report.runs import Run, column, is_number, read_run
+
+COLUMNS = ["run", "algorithm", "score", "s.e.", "steps", "seconds", "set differently"]
+# Settings that say how long and how often, not what was learned from.
+_CADENCE = ("steps", "eval_every", "eval_episodes", "checkpoint_every", "record_every", "chunk")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run in a comparison. differs: its settings that are not the same in all of the runs."""
+
+    run: Run
+    differs: dict[str, Any]
+
+    @property
+    def score(self) -> float:
+        """The mean of the last evaluation; minus infinity if there was none."""
+        scores = [row["mean"] for row in self.run.evals if is_number(row.get("mean"))]
+        return float(scores[-1]) if scores else -math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        last = self.run.evals[-1] if self.run.evals else {}
+        return {
+            "run": str(self.run.path),
+            "algo": self.run.settings.get("algo"),
+            "mean": self.score if self.run.evals else None,
+            "stderr": last.get("stderr"),
+            "steps": self.run.steps,
+            "train_seconds": self.run.timing.get("train_seconds"),
+            "differs": self.differs,
+        }
+
+    def cells(self) -> list[str]:
+        """What stands in its row of the table."""
+        values = self.to_dict()
+        differs = ", ".join(f"{name}={page.shown(value)}" for name, value in self.differs.items())
+        numbers = (values[name] for name in ("mean", "stderr", "steps", "train_seconds"))
+        shown = [number(value, 4) if is_number(value) else "-" for value in numbers]
+        return [self.run.path.name, str(values["algo"]), *shown, differs]
+
+
+def compare(folders: Sequence[str | Path]) -> list[Row]:
+    """The runs of these folders, best first; a ValueError if they did not learn the same task.
+
+    The task is the world with its options, the order of turns among them: scores of different
+    tasks say nothing about each other.
+    """
+    if len(folders) < 2:
+        raise ValueError("compare needs two run folders or more, as in: runs/A runs/B")
+    runs = [read_run(folder) for folder in folders]
+    first = _task(runs[0])
+    for run in runs[1:]:
+        task = _task(run)
+        other = sorted(n for n in first.keys() | task.keys() if first.get(n) != task.get(n))
+        if other:
+            raise ValueError(
+                f"{run.path} and {runs[0].path} learned different tasks ({', '.join(other)}): "
+                "their scores cannot be compared; compare runs in one world with the same options"
+            )
+    settings = [_choices(run) for run in runs]
+    names = dict.fromkeys(name for each in settings for name in each)
+    varied = [n for n in names if any(each.get(n) != settings[0].get(n) for each in settings)]
+    rows = [
+        Row(run, {n: each[n] for n in varied if n in each})
+        for run, each in zip(runs, settings, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row.score)
+
+
+def _task(run: Run) -> dict[str, Any]:
+    """What decides the meaning of a run's scores."""
+    return page.flat({"env": run.settings.get("env"), "world": run.settings.get("world") or {}})
+
+
+def _choices(run: Run) -> dict[str, Any]:
+    """All other settings, but those that only say how often something is written."""
+    task = (*_CADENCE, "env", "world", "algo")
+    return page.flat({n: v for n, v in run.settings.items() if n not in task})
+
+
+def write_comparison(rows: Sequence[Row], path: str | Path) -> Path:
+    """Writes the page of compared runs; returns its path."""
+    title = f"Runs in {rows[0].run.settings.get('env')}"
+    scored = [row for row in rows if row.run.evals]
+    names = [row.run.path.name for row in scored]
+    bars = partial(
+        bar_chart,
+        names,
+        [Bars("score of the last evaluation", [row.score for row in scored])],
+        title="Scores",
+        axis_label="mean of the last evaluation",
+    )
+    body = [
+        page.header(title, [f"{len(rows)} runs", "best first"]),
+        page.section("Scores", page.figure(bars)) if scored else "",
+        _curves(scored, "steps", "environment steps, or updates"),
+        _curves(scored, "seconds", "seconds of training"),
+        page.section("Every run", page.table(COLUMNS, [row.cells() for row in rows])),
+    ]
+    return page.write(path, page.page(title, body))
+
+
+def _curves(rows: Sequence[Row], over: str, label: str) -> str:
+    """Scores on the way, over steps or over seconds."""
+    lines = [
+        Series(row.run.path.name, column(row.run.evals, over), column(row.run.evals, "mean"))
+        for row in rows
+    ]
+    if not any(len(row.run.evals) > 1 for row in rows):
+        return ""
+    draw = partial(line_chart, lines, x_label=label, y_label="evaluation score", height=340)
+    return page.section(f"Score over {over}", page.figure(draw))
