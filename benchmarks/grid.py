@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks.figures import MEANING
 from benchmarks.matmul import ShareSizes, train_step_share
+from benchmarks.modes_timing import quick as quick_sizes
+from benchmarks.modes_work import changed
 from benchmarks.pages.results import write_bench
 from benchmarks.score import (
     Criterion,
@@ -30,8 +32,6 @@ from benchmarks.throughput import (
 )
 from worldloom.core.files import plain
 from worldloom.core.names import suggest
-from worldloom.suites.grid.comparison.modes import quick as quick_sizes
-from worldloom.suites.grid.comparison.work import changed
 from worldloom.suites.grid.problem import make_env
 from worldloom.suites.grid.suite import SUITE, original
 from worldloom.training.arguments import parse

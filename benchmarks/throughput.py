@@ -14,6 +14,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import worldloom
+from benchmarks.modes_memory import training_memory
+from benchmarks.modes_timing import equal_work
+from benchmarks.modes_work import changed, fill_memory, training_epochs
 from worldloom.core import draws
 from worldloom.core.mesh import BATCH_AXIS, device_mesh
 from worldloom.core.protocols import PureEnv
@@ -21,9 +24,6 @@ from worldloom.core.rollout import run_episode_batch
 from worldloom.core.spaces import Discrete
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key
-from worldloom.suites.grid.comparison.memory import training_memory
-from worldloom.suites.grid.comparison.modes import equal_work
-from worldloom.suites.grid.comparison.work import changed, fill_memory, training_epochs
 from worldloom.suites.grid.object_world import ObjectTreasureHunt
 from worldloom.suites.grid.problem import new_trainer
 from worldloom.suites.grid.suite import MODES

@@ -3,7 +3,7 @@
 python examples/02_compare_modes.py [--quick]
 
 The work is equal in all modes (the original's network, batch and schedule), so the times may be
-compared. `worldloom compare treasurehunt` does this with repeats, parts, memory and a report.
+compared. `worldloom bench modes treasurehunt` does this with repeats, parts, memory and a report.
 """
 
 import argparse

@@ -80,9 +80,14 @@ def test_help_names_every_command(call):
     code, out, _ = call("--help")
     assert code == 0
     assert all(f"  {name} " in out for name in cli.commands())
-    assert {"compare", "arc", "data"} <= cli.commands().keys() - cli.COMMANDS.keys()
+    assert {"arc", "data"} <= cli.commands().keys() - cli.COMMANDS.keys()
     assert call("")[1] == out
     assert call("--version") == (0, f"worldloom {__version__}\n", "")
+
+
+def test_a_former_command_answers_with_its_new_name(call):
+    code, _, err = call("compare treasurehunt")
+    assert (code, err) == (2, "worldloom: 'compare' is now `worldloom bench modes`\n")
 
 
 @pytest.mark.parametrize("name", ["envs", "algos", "report", "export", "doctor"])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.pages.modes import write_comparison
 from benchmarks.pages.results import write_bench
-from worldloom.suites.grid.comparison.page import write_comparison
 from worldloom.suites.grid.page import write_report
 
 pytestmark = pytest.mark.slow

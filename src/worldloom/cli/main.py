@@ -29,6 +29,7 @@ COMMANDS = {
     "bench": ("worldloom.cli.bench:command", "measure speed here, or a suite against its peers"),
     "doctor": ("worldloom.cli.doctor:command", "show versions, devices and caches, and check them"),
 }
+FORMER = {"compare": "bench modes"}  # what commands are called now
 FIRST_STEPS = """First steps:
   worldloom train treasurehunt          train, and write runs/.../report.html
   worldloom train arc                   learn to solve grid puzzles
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worldloom {__version__}")
         return 0
     name, rest = args[0], args[1:]
+    if name in FORMER:
+        print(f"worldloom: {name!r} is now `worldloom {FORMER[name]}`", file=sys.stderr)
+        return 2
     known = COMMANDS if name in COMMANDS else commands()
     if name not in known:
         print(f"worldloom: no command {name!r}; {suggest(name, known)}", file=sys.stderr)

@@ -12,7 +12,14 @@ from worldloom.core.lazy import resolve
 from worldloom.training.arguments import parse
 from worldloom.training.run import read_header
 
-KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
+KNOWN = "name a run folder, or a JSON file of `worldloom bench` or `sweep`"
+# kind of a JSON result -> what writes its page
+WRITERS = {
+    "sweep": "worldloom.report.sweeps:write_sweep",
+    "bench": "benchmarks.pages.results:write_bench",
+    "compare": "benchmarks.pages.modes:write_comparison",
+    "compare-runs": "benchmarks.pages.modes:write_comparison",
+}
 
 
 @dataclass
@@ -20,7 +27,7 @@ class Report:
     """The arguments of `worldloom report`."""
 
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
-    """A run folder, or a JSON file of `compare`, `bench` or `sweep`."""
+    """A run folder, or a JSON file of `bench` or `sweep`."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -48,19 +55,14 @@ def write_page(target: str | Path) -> Path:
     if target.is_dir():
         return suites.suite(read_header(target)["suite"]).page(target)
     result = _read(target)
-    page = target.with_suffix(".html")
-    if isinstance(result.get("ratios"), dict):
+    kind = "bench" if isinstance(result.get("ratios"), dict) else str(result.get("kind"))
+    if kind not in WRITERS:
+        raise ValueError(f"{target} is no comparison, benchmark or sweep; {KNOWN}")
+    if WRITERS[kind].startswith("benchmarks."):
         from worldloom.cli.bench import project_benchmarks
 
         project_benchmarks()
-        return resolve("benchmarks.pages.results:write_bench")(result, page)
-    writers = {"sweep": "worldloom.report.sweeps:write_sweep"}
-    for name in suites.SUITES:
-        writers |= suites.suite(name).results
-    kind = str(result.get("kind"))
-    if kind not in writers:
-        raise ValueError(f"{target} is no comparison, benchmark or sweep; {KNOWN}")
-    return resolve(writers[kind])(result, page)
+    return resolve(WRITERS[kind])(result, target.with_suffix(".html"))
 
 
 def _read(path: Path) -> dict[str, Any]:

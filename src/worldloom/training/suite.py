@@ -41,8 +41,7 @@ class Suite:
     run's report.html. rules: a dataclass of the world's options where the maker's signature does
     not tell them. export(run, folder): writes a policy's bundle. film(run, path, seed): writes a
     GIF of an episode. play(run or env, seed): lets a person play. presets: settings by name to
-    start from. results: kinds of JSON results that it writes pages of, kind -> "module:function".
-    commands: its own commands, name -> ("module:function", one line for people).
+    start from. commands: its own commands, name -> ("module:function", one line for people).
     """
 
     name: str
@@ -56,7 +55,6 @@ class Suite:
     film: Callable[..., Path] | None = None
     play: Callable[..., Any] | None = None
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
-    results: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def rules_of(self, env: str) -> type | None:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.modes_work import changed
 from oracles.countdown import countdown
 from worldloom.algos.random import Random, RandomConfig
 from worldloom.core import stack
-from worldloom.suites.grid.comparison.work import changed
 from worldloom.suites.grid.evaluate import GridEvaluator
 from worldloom.suites.grid.modes import make_repeat
 from worldloom.suites.grid.problem import make_problem, new_trainer

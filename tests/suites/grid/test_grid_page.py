@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.pages.modes import write_comparison
 from benchmarks.pages.results import write_bench
 from worldloom.core import files
 from worldloom.report import page
@@ -16,7 +17,6 @@ from worldloom.report.axes import number
 from worldloom.report.run_page import thin
 from worldloom.report.run_page import write_report as write_any_report
 from worldloom.report.runs import FORMAT, read_run
-from worldloom.suites.grid.comparison.page import write_comparison
 from worldloom.suites.grid.page import turn_profile, write_report
 from worldloom.training import config
 

@@ -17,7 +17,7 @@ MODES: tuple[Mode, ...] = ("torch_sequential", *JAX_MODES)
 class GridSettings:
     """What runs in gridworlds take beyond the common settings."""
 
-    mode: Mode = "jax_fused"  # how it is executed: see `worldloom compare`
+    mode: Mode = "jax_fused"  # how it is executed: see `worldloom bench modes`
     tuned: bool = False  # torch_sequential without the original's useless work
     dataset: str = ""  # an npz file of transitions, for `bc` (eval --record)
 
@@ -100,13 +100,4 @@ SUITE = Suite(
     film=lazy("worldloom.suites.grid.film:film"),
     play=lazy("worldloom.suites.grid.human:play_run"),
     presets={"original": original},
-    results=dict.fromkeys(
-        ("compare", "compare-runs"), "worldloom.suites.grid.comparison.page:write_comparison"
-    ),
-    commands={
-        "compare": (
-            "worldloom.suites.grid.comparison.command:command",
-            "run execution modes on equal work and time them",
-        )
-    },
 )

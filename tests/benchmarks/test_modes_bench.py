@@ -1,4 +1,4 @@
-"""`worldloom compare`: equal work or a refusal, and figures that survive a failing part."""
+"""`worldloom bench modes`: equal work or a refusal, and figures that survive a failing part."""
 
 import json
 from contextlib import nullcontext
@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from worldloom.suites.grid.comparison import command as compare
-from worldloom.suites.grid.comparison import memory, modes, work
-from worldloom.suites.grid.comparison.parts import PARTS, jax_parts, record_epoch
-from worldloom.suites.grid.comparison.work import changed
+from benchmarks import modes as compare
+from benchmarks import modes_memory as memory
+from benchmarks import modes_timing as modes
+from benchmarks import modes_work as work
+from benchmarks.modes_parts import PARTS, jax_parts, record_epoch
+from benchmarks.modes_work import changed
 from worldloom.suites.grid.problem import make_problem
 from worldloom.suites.grid.suite import JAX_MODES, MODES, SUITE, original
 from worldloom.training import subprocess as fresh
@@ -161,7 +163,7 @@ def test_a_comparison_writes_rows_for_every_mode_and_number_of_agents(no_work, t
     result = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert result["complete"] is True
     assert result["errors"] == {}
-    assert result["command"].startswith("worldloom compare treasurehunt --agents 1 2")
+    assert result["command"].startswith("worldloom bench modes treasurehunt --agents 1 2")
     assert result["task"]["turn_order"] == "interleaved"
     assert {"machine", "versions", "date", "notes", "plan"} <= set(result)
     found = [(row["num_agents"], row["mode"]) for row in result["rows"]]

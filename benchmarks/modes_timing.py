@@ -5,16 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from worldloom.core.checks import check_fields
-from worldloom.suites.grid.comparison.memory import training_memory
-from worldloom.suites.grid.comparison.parts import (
+from benchmarks.modes_memory import training_memory
+from benchmarks.modes_parts import (
     EpochInputs,
     Part,
     jax_parts,
     record_epoch,
     torch_parts,
 )
-from worldloom.suites.grid.comparison.work import (
+from benchmarks.modes_work import (
     ACTING,
     changed,
     fill_memory,
@@ -22,6 +21,7 @@ from worldloom.suites.grid.comparison.work import (
     training_epochs,
     why_not_torch,
 )
+from worldloom.core.checks import check_fields
 from worldloom.suites.grid.problem import new_trainer
 from worldloom.suites.grid.suite import MODES, Mode
 from worldloom.training.config import TrainConfig

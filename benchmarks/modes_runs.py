@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from worldloom.suites.grid.comparison.work import same_work
+from benchmarks.modes_work import same_work
 from worldloom.suites.grid.problem import make_env
 from worldloom.suites.grid.suite import SUITE
 from worldloom.training.run import read_config

@@ -1,4 +1,4 @@
-"""The page of `worldloom compare`: execution modes, or recorded runs, on equal work."""
+"""The page of `worldloom bench modes`: execution modes, or recorded runs, on equal work."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _PIECES = ("act_ms", "observe_ms", "train_ms", "sample_ms", "loss_ms")
 
 
 def write_comparison(result: Mapping[str, Any], path: str | Path) -> Path:
-    """Writes the page of `worldloom compare`: {"task": {...}, "rows": [one for each mode]}.
+    """Writes the page of `worldloom bench modes`: {"task": {...}, "rows": [one for each mode]}.
 
     Optional: "command", "machine", "versions", "notes" (a list), "skipped" and "errors" (reasons
     by name), "parts" (what each timed part is).

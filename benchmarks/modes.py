@@ -1,4 +1,4 @@
-"""`worldloom compare`: execution modes on equal work, or recorded runs of equal work."""
+"""`worldloom bench modes`: execution modes on equal work, or recorded runs of equal work."""
 
 import json
 import shlex
@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from worldloom.core.files import plain
-from worldloom.suites.grid.comparison.memory import MEANING
-from worldloom.suites.grid.comparison.modes import (
+from benchmarks.modes_memory import MEANING
+from benchmarks.modes_parts import PARTS
+from benchmarks.modes_runs import compare_runs
+from benchmarks.modes_timing import (
     EXPLORATION,
     Plan,
     compare_modes,
@@ -19,9 +20,8 @@ from worldloom.suites.grid.comparison.modes import (
     possible_modes,
     quick,
 )
-from worldloom.suites.grid.comparison.page import write_comparison
-from worldloom.suites.grid.comparison.parts import PARTS
-from worldloom.suites.grid.comparison.runs import compare_runs
+from benchmarks.pages.modes import write_comparison
+from worldloom.core.files import plain
 from worldloom.suites.grid.problem import make_env
 from worldloom.suites.grid.suite import SUITE, Mode, original
 from worldloom.training.arguments import name_values, parse
@@ -34,7 +34,7 @@ from worldloom.training.subprocess import own_cache
 
 @dataclass
 class Compare:
-    """The arguments of `worldloom compare`."""
+    """The arguments of `worldloom bench modes`."""
 
     target: Annotated[tuple[str, ...], tyro.conf.Positional] = ("treasurehunt",)
     """A world's name, or two or more run folders."""
@@ -65,10 +65,10 @@ class Compare:
 
 
 def command(argv: Sequence[str]) -> int:
-    """The command line of `worldloom compare`; returns its exit code."""
+    """The command line of `worldloom bench modes`; returns its exit code."""
     about = "Run execution modes on equal work and time them, or compare recorded runs."
-    args = parse(Compare, argv, "worldloom compare", about)
-    line = shlex.join(["worldloom", "compare", *argv])
+    args = parse(Compare, argv, "worldloom bench modes", about)
+    line = shlex.join(["worldloom", "bench", "modes", *argv])
     out = args.out or new_folder(Path("runs"), "compare")
     if (out / "compare.json").exists():
         raise ValueError(f"{out} already holds a comparison; choose another --out")

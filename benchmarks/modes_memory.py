@@ -26,7 +26,7 @@ def training_memory(config: TrainConfig, cache: Path) -> dict[str, Any]:
     for _ in range(2):
         known = _programs(cache)
         grown = in_fresh_process(
-            "worldloom.suites.grid.comparison.memory:growth",
+            "benchmarks.modes_memory:growth",
             config.to_dict(),
             cache,
             timeout=900.0,
@@ -44,7 +44,7 @@ def growth(settings: dict[str, Any]) -> dict[str, Any]:
     """Trains until every agent learned, two epochs more, and says what that held."""
     import jax
 
-    from worldloom.suites.grid.comparison.work import fill_memory
+    from benchmarks.modes_work import fill_memory
     from worldloom.suites.grid.problem import new_trainer
 
     config = make_config(SUITE, settings)
