@@ -49,7 +49,7 @@ def growth(settings: dict[str, Any]) -> dict[str, Any]:
 
     config = make_config(SUITE, settings)
     if config.settings.mode == "torch_sequential":
-        importlib.import_module("worldloom.suites.grid.torch_loop")
+        importlib.import_module("worldloom.suites.grid.torch_iqn")
     jax.devices()
     before = resident_mb()
     trainer = new_trainer(config)

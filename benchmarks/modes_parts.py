@@ -19,7 +19,7 @@ from worldloom.core.rollout import play_turns
 from worldloom.core.types import Batch, Key, PyTree, RunState
 from worldloom.suites.grid.problem import make_env
 from worldloom.suites.grid.suite import Mode
-from worldloom.suites.grid.torch_trainer import torch_settings
+from worldloom.suites.grid.torch_trainer import baseline
 from worldloom.training.config import TrainConfig
 from worldloom.training.loops.turns import TurnLoop, agent_keys
 
@@ -208,14 +208,13 @@ def _training(loop: TurnLoop, run: RunState, mode: Mode, keys: jax.Array) -> Par
 def torch_parts(config: TrainConfig) -> dict[str, Part]:
     """The same parts of the PyTorch baseline, with agents and full memories of their own."""
     from worldloom.suites.grid.torch_iqn import iqn_loss
-    from worldloom.suites.grid.torch_loop import setup
 
-    settings = torch_settings(config, make_env(config))
-    env, agents = setup(settings, config.seed, config.settings.tuned)
-    turns = range(settings.turns)
+    task = make_env(config)
+    env, agents = baseline(config, task)
+    turns = range(task.spec.horizon or 0)
     frames = [env.pov(i) for i in range(len(agents))]
     for i, agent in enumerate(agents):
-        for row in range(settings.memory_size):
+        for row in range(agent.memory.capacity):
             agent.memory.add(frames[i], row % agent.action_space, float(row % 3), 0.0)
     stacks = [agent.stacked_state(frames[i]) for i, agent in enumerate(agents)]
     batches = [agent.sample() for agent in agents]

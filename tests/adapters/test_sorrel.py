@@ -1,5 +1,6 @@
 """Our models in the object loop of the original."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from worldloom.adapters.sorrel import JAXIQN, JAXiRainbowModel, JAXModel
 from worldloom.algos.dqn import DQN, DQNConfig
+from worldloom.algos.iqn import IQNConfig
 from worldloom.algos.qlearning import QLearning, QLearningConfig
 from worldloom.algos.random import Random, RandomConfig
 from worldloom.core.spaces import Discrete
@@ -90,10 +92,9 @@ def test_the_pytorch_model_is_swapped_for_ours_in_the_same_loop():
         def take_action(self, state):
             return super().take_action(state[0])
 
-    theirs = TorchModel(
-        env.obs_size, layer_size=24, n_quantiles=4, batch_size=32, memory_size=512,
-        n_frames=FRAMES, n_step=1, epsilon=1.0, seed=1,
-    )  # fmt: skip
+    sizes = {"hidden": 24, "num_quantiles": 4, "batch_size": 32, "buffer_size": 512, "n_step": 1}
+    config = dataclasses.replace(IQNConfig.original(), **sizes)
+    theirs = TorchModel(config, env.obs_size, FRAMES, seed=1)
     ours = model(env, legacy=True)
     for epoch in range(4):
         _, losses = play_epoch(env, [theirs, ours], epoch)

@@ -113,4 +113,4 @@ def test_torch_is_imported_in_the_torch_modules_only(graph):
     importers = graph.find_modules_that_directly_import("torch") if "torch" in graph.modules else ()
     assert {name for name in importers if not name.split(".")[-1].startswith("torch_")} == set()
     # It names a torch type for type checkers, and must not need torch to be imported.
-    assert "torch" not in modules_after("import worldloom.suites.grid.torch_weights")
+    assert "torch" not in modules_after("import worldloom.suites.grid.torch_trainer")

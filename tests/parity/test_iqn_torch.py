@@ -12,12 +12,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the torch extra")
 
+from oracles.torch_weights import from_flax, noise_to_flax  # noqa: E402
 from worldloom.algos.iqn import IQN, PASSES, IQNConfig, quantile_huber  # noqa: E402
 from worldloom.algos.targets import TargetLearner  # noqa: E402
 from worldloom.core.types import Batch  # noqa: E402
 from worldloom.nn.iqn import IQNJAX  # noqa: E402
 from worldloom.suites.grid import torch_iqn  # noqa: E402
-from worldloom.suites.grid.torch_weights import from_flax, noise_to_flax, to_flax  # noqa: E402
+from worldloom.suites.grid.torch_trainer import to_flax  # noqa: E402
 
 TOLERANCE = 1e-5
 ACTIONS = 4

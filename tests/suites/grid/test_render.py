@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from worldloom.core.transforms import TimeLimitState
 from worldloom.report.colors import rgb, series_color
 from worldloom.suites.grid import render, sprites
 from worldloom.suites.grid.kinds import Kind
@@ -52,6 +51,13 @@ def field(*kinds, num_agents=1, agent="Agent", size=8):
     )
 
 
+def draw(world, layers, positions):
+    """One picture of a state, without a caption."""
+    states = SimpleNamespace(layers=np.asarray(layers)[None], position=np.asarray(positions)[None])
+    (image,) = render.frames(world, states, caption=False)
+    return image
+
+
 def cell(image, row, column, tile=TILE):
     pixels = np.asarray(image.convert("RGB"), int)
     return pixels[row * tile : (row + 1) * tile, column * tile : (column + 1) * tile]
@@ -66,7 +72,7 @@ def test_every_agent_stands_in_its_own_colour_on_its_own_cell_and_nowhere_else()
     places = np.array([[2 + i // 3, 2 + i % 3] for i in range(8)])
     layers = np.array(world.start_layers)
     layers[-1][tuple(places.T)] = world.index["Agent"]
-    image = render.draw(world, layers, places)
+    image = draw(world, layers, places)
     for number, row, column in ((i, *places[i]) for i in range(8)):
         own = [share_of_color(cell(image, row, column), rgb(series_color(i))) for i in range(8)]
         assert np.argmax(own) == number
@@ -78,10 +84,10 @@ def test_every_agent_stands_in_its_own_colour_on_its_own_cell_and_nowhere_else()
 @pytest.mark.parametrize("kind", ITEMS, ids=lambda kind: kind.name)
 def test_every_thing_is_seen_where_it_lies_and_changes_no_other_cell(kind):
     world = field(*ITEMS)
-    bare = render.draw(world, world.start_layers, np.empty((0, 2), int))
+    bare = draw(world, world.start_layers, np.empty((0, 2), int))
     layers = np.array(world.start_layers)
     layers[-1, 4, 3] = world.index[kind.name]
-    image = render.draw(world, layers, np.empty((0, 2), int))
+    image = draw(world, layers, np.empty((0, 2), int))
     changed = (np.asarray(image, int) != np.asarray(bare, int)).any(axis=-1)
     inside = changed[4 * TILE : 5 * TILE, 3 * TILE : 4 * TILE]
     assert inside.mean() > 0.2
@@ -94,7 +100,7 @@ def test_different_kinds_look_different_also_those_without_a_sprite():
     for kind in ITEMS:
         layers = np.array(world.start_layers)
         layers[-1, 4, 3] = world.index[kind.name]
-        looks.append(cell(render.draw(world, layers, np.empty((0, 2), int)), 4, 3))
+        looks.append(cell(draw(world, layers, np.empty((0, 2), int)), 4, 3))
     for (a, one), (b, other) in itertools.combinations(zip(ITEMS, looks, strict=True), 2):
         different = (np.abs(one - other).max(axis=-1) > 40).mean()
         assert different > 0.02, f"{a.name} looks like {b.name}"
@@ -106,7 +112,7 @@ def test_a_floor_shows_under_an_item_and_an_agent_hides_its_own_kind():
     world = field(ITEMS[0])
     layers = np.array(world.start_layers)
     layers[-1, 3, 3], layers[-1, 5, 5] = world.index["Gem"], world.index["Agent"]
-    image = render.draw(world, layers, np.array([[5, 5]]))
+    image = draw(world, layers, np.array([[5, 5]]))
     for row, column in ((3, 3), (5, 5)):
         corner = cell(image, row, column)[0, 0]
         assert np.abs(corner - np.array(SAND.color)).max() < 30
@@ -119,9 +125,9 @@ def test_who_is_it_wears_a_mark_and_keeps_its_colour():
     places = np.array([[3, 3], [5, 5]])
     layers = np.array(world.start_layers)
     layers[-1, 3, 3], layers[-1, 5, 5] = world.index["Agent"], world.index["Agent"]
-    before = render.draw(world, layers, places)
+    before = draw(world, layers, places)
     layers[-1, 3, 3] = world.index["It"]
-    after = render.draw(world, layers, places)
+    after = draw(world, layers, places)
     assert (cell(before, 3, 3) != cell(after, 3, 3)).any(axis=-1).mean() > 0.1
     assert (cell(before, 5, 5) == cell(after, 5, 5)).all()
     assert share_of_color(cell(after, 3, 3), rgb(series_color(0))) > 0.15
@@ -129,28 +135,26 @@ def test_who_is_it_wears_a_mark_and_keeps_its_colour():
 
 def test_agents_look_where_they_went_and_where_their_kind_faces():
     world = field()
-    path = np.array([[[4, 4]], [[4, 5]], [[4, 5]], [[3, 5]]])  # right, stay, up
-    assert render._gazes(path)[:, 0].tolist() == [
-        sprites.STILL,
-        sprites.RIGHT,
-        sprites.RIGHT,
-        sprites.UP,
-    ]
-    left, right = (
-        cell(render.draw(world, world.start_layers, [[4, 4]], gaze=[look]), 4, 4)
-        for look in (sprites.LEFT, sprites.RIGHT)
+    # Right, stay, up, left, on cells whose sand looks the same.
+    path = np.array([[[4, 2]], [[4, 4]], [[4, 4]], [[2, 4]], [[2, 2]]])
+    states = SimpleNamespace(layers=np.stack([world.start_layers] * 5), position=path)
+    film = render.frames(world, states, caption=False)
+    still, right, stays, up, left = (
+        cell(image, *place) for image, (place,) in zip(film, path, strict=True)
     )
-    assert (left != right).any()
+    assert (right == stays).all()
+    for one, other in itertools.combinations((still, right, up, left), 2):
+        assert (one != other).any()
     facing = field(Kind("FacingLeft", "<", (1, 1, 1), passable=False), agent="FacingLeft")
     layers = np.array(facing.start_layers)
     layers[-1, 4, 4] = facing.index["FacingLeft"]
-    assert (cell(render.draw(facing, layers, [[4, 4]]), 4, 4) == left).all()
+    assert (cell(draw(facing, layers, [[4, 4]]), 4, 4) == left).all()
 
 
 def test_an_agent_off_the_map_is_not_drawn():
     world = field()
-    without = render.draw(world, world.start_layers, np.empty((0, 2), int))
-    beyond = render.draw(world, world.start_layers, np.array([[-1, -1], [99, 3]]))
+    without = draw(world, world.start_layers, np.empty((0, 2), int))
+    beyond = draw(world, world.start_layers, np.array([[-1, -1], [99, 3]]))
     assert np.array_equal(np.asarray(without), np.asarray(beyond))
 
 
@@ -159,20 +163,12 @@ def test_frames_show_every_state_and_the_last_one_too(random_walk):
     states, rewards = random_walk(world, 6)
     film = render.frames(world, states, rewards, caption=False)
     assert len(film) == 7
-    looks = render._gazes(states.position)
-    last = render.draw(world, states.layers[-1], states.position[-1], gaze=looks[-1])
-    assert np.array_equal(np.asarray(film[-1]), np.asarray(last))
-
-
-def test_frames_of_a_list_of_wrapped_states_equal_those_of_stacked_states(random_walk):
-    world = treasurehunt()
-    states, _ = random_walk(world, 3)
-    listed = [
-        TimeLimitState(SimpleNamespace(layers=layers, position=position), elapsed=0)
-        for layers, position in zip(states.layers, states.position, strict=True)
-    ]
-    for one, other in zip(render.frames(world, states), render.frames(world, listed), strict=True):
-        assert np.array_equal(np.asarray(one), np.asarray(other))
+    again = SimpleNamespace(layers=states.layers[-2:], position=states.position[-2:])
+    rows, columns = states.position[-1].T
+    moved = (states.position[-1] != states.position[-2]).any(axis=-1)
+    last = render.frames(world, again, caption=False)[-1]
+    for row, column in zip(rows[moved], columns[moved], strict=True):
+        assert np.array_equal(cell(film[-1], row, column), cell(last, row, column))
 
 
 def test_the_caption_lies_below_the_picture_and_counts(random_walk):
@@ -203,7 +199,7 @@ def test_a_gif_has_turns_plus_one_frames_loops_and_rests_at_the_end(random_walk,
 
 
 def test_equal_pictures_stay_frames_of_their_own(tmp_path):
-    image = render.draw(field(), field().start_layers, [[4, 4]])
+    image = draw(field(), field().start_layers, [[4, 4]])
     path = render.save_gif([image] * 4, tmp_path / "still.gif")
     with Image.open(path) as film:
         assert film.n_frames == 4
@@ -250,22 +246,13 @@ def test_a_film_of_fifty_turns_takes_well_under_a_second(random_walk, tmp_path):
     assert min(seconds() for _ in range(3)) < 0.7
 
 
-def test_save_png_writes_the_picture_into_a_new_folder(tmp_path):
-    image = render.draw(field(), field().start_layers, [[4, 4]], caption=("left", "right"))
-    path = render.save_png(image, tmp_path / "new" / "a.png")
-    with Image.open(path) as read:
-        assert np.array_equal(np.asarray(read.convert("RGB")), np.asarray(image))
-
-
 def test_mistakes_are_named_in_one_line(random_walk, tmp_path):
     world = field()
     states, rewards = random_walk(treasurehunt(), 4)
     with pytest.raises(ValueError, match="3 rewards for 4 turns"):
         render.frames(treasurehunt(), states, rewards[:3])
     with pytest.raises(ValueError, match="layers hold kind 99"):
-        render.draw(world, np.full((2, 8, 8), 99, np.int8), [[1, 1]])
-    with pytest.raises(ValueError, match="there are no states"):
-        render.frames(world, [])
+        draw(world, np.full((2, 8, 8), 99, np.int8), [[1, 1]])
     one = SimpleNamespace(layers=states.layers[0], position=states.position[0])
     with pytest.raises(ValueError, match="stacked states"):
         render.frames(treasurehunt(), one)

@@ -1,12 +1,14 @@
 """The PyTorch baseline: the arithmetic of the network and the loss, and the loop around them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the PyTorch baseline needs torch")
 
+from worldloom.algos.iqn import IQNConfig  # noqa: E402
 from worldloom.suites.grid.torch_iqn import (  # noqa: E402
     IQN,
     NoisyLinear,
@@ -14,18 +16,19 @@ from worldloom.suites.grid.torch_iqn import (  # noqa: E402
     iqn_loss,
     quantile_huber_loss,
 )
-from worldloom.suites.grid.torch_loop import (  # noqa: E402
-    TorchConfig,
-    make_agent,
-    make_env,
-    run_epoch,
-    train,
-)
+from worldloom.suites.grid.torch_trainer import run_epoch, setup  # noqa: E402
 
-TINY = TorchConfig(
-    height=6, width=6, num_agents=2, epochs=9, turns=12, layer_size=16, n_quantiles=4,
-    act_quantiles=8, batch_size=16, memory_size=64, epsilon=0.5, sync_freq=4, spawn_prob=0.1,
+WORLD = {"height": 6, "width": 6, "num_agents": 2, "spawn_prob": 0.1}
+IQN_OPTIONS = replace(
+    IQNConfig.original(), hidden=16, num_quantiles=4, act_quantiles=8, batch_size=16,
+    buffer_size=64, epsilon=0.5, sync_epochs=4,
 )  # fmt: skip
+
+
+def train(seed, tuned=False, epochs=10):
+    """The metrics of each epoch of a small training."""
+    env, agents = setup(WORLD, IQN_OPTIONS, 5, seed, tuned)
+    return [run_epoch(env, agents, epoch, turns=12) for epoch in range(epochs)]
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +44,14 @@ def make_network(in_features=6, actions=4, layer_size=8, n_quantiles=5, seed=0) 
     return IQN(in_features, actions, layer_size, n_quantiles, generator)
 
 
-def make_agent_with_memory(rows=60, **options) -> TorchIQN:
-    settings = {"layer_size": 16, "batch_size": 16, "memory_size": 64, "n_frames": 2} | options
-    agent = TorchIQN(input_size=3, **settings)
+def make_agent(input_size=3, n_frames=5, seed=0, tuned=False, **options) -> TorchIQN:
+    config = replace(IQNConfig.original(), **options)
+    return TorchIQN(config, input_size, n_frames, seed=seed, tuned=tuned)
+
+
+def make_agent_with_memory(rows=60, tuned=False, **options) -> TorchIQN:
+    settings = {"hidden": 16, "batch_size": 16, "buffer_size": 64} | options
+    agent = make_agent(n_frames=2, tuned=tuned, **settings)
     rng = np.random.default_rng(1)
     for _ in range(rows):
         agent.memory.add(rng.random(3), int(rng.integers(4)), rng.normal(), 0.0)
@@ -99,16 +107,6 @@ def test_forward_gives_quantiles_and_their_taus():
     assert len(taus.unique()) == 27
     assert network(x)[0].shape == (3, 5, 4)
     assert network.get_qvalues(x, n_tau=9).shape == (3, 4)
-
-
-def test_cosines_run_from_one_to_sixty_four():
-    taus = torch.tensor([[[0.0], [0.25]], [[0.5], [1.0]]])
-    cos, returned = make_network().calc_cos(2, 2, taus)
-    assert cos.shape == (2, 2, 64)
-    assert returned is taus
-    i = np.arange(1, 65)
-    np.testing.assert_allclose(cos[0, 1], np.cos(np.pi * i * 0.25), atol=2e-5)
-    np.testing.assert_allclose(cos[1, 1], np.cos(np.pi * i), atol=2e-5)
 
 
 def test_forward_agrees_with_the_formula_in_numpy():
@@ -213,7 +211,7 @@ def test_not_detaching_the_target_changes_no_gradient_of_the_local_network():
 
 
 def test_local_and_target_start_equal_and_agents_differ_by_seed():
-    agent, other = TorchIQN(input_size=3, seed=1), TorchIQN(input_size=3, seed=2)
+    agent, other = make_agent(seed=1), make_agent(seed=2)
     for name, value in state_of(agent.local).items():
         np.testing.assert_array_equal(state_of(agent.target)[name], value)
     assert not torch.equal(agent.local.head1.weight, other.local.head1.weight)
@@ -245,7 +243,7 @@ def test_actions_are_random_or_greedy_by_epsilon():
 
 
 def test_the_stacked_state_ends_with_the_current_frame():
-    agent = TorchIQN(input_size=2, n_frames=3)
+    agent = make_agent(input_size=2, n_frames=3)
     for row in range(3):
         agent.memory.add([row, row], 0, 0.0, 0.0)
     stacked = agent.stacked_state(np.array([9, 9], dtype=np.float32))
@@ -272,7 +270,7 @@ def test_training_waits_until_the_ring_has_a_batch_of_windows():
 
 
 def test_a_train_step_moves_the_target_by_tau_towards_the_local_network():
-    agent = make_agent_with_memory(tau=0.25)
+    agent = make_agent_with_memory(target_rate=0.25)
     before = state_of(agent.target)
     agent.train_step()
     local, after = state_of(agent.local), state_of(agent.target)
@@ -290,7 +288,7 @@ def test_the_gradient_of_the_local_network_is_clipped_to_norm_one():
 
 
 def test_the_target_is_copied_in_the_epochs_that_sync_freq_divides():
-    agent = make_agent_with_memory(sync_freq=3)
+    agent = make_agent_with_memory(sync_epochs=3)
     agent.train_step()
     gaps = agent.memory.idx
     for epoch, synced in ((1, False), (2, False), (3, True)):
@@ -308,53 +306,51 @@ def test_the_gradient_of_the_target_accumulates_unless_tuned():
 
 
 def test_epsilon_decays_by_its_share_down_to_its_floor():
-    agent = TorchIQN(input_size=2, epsilon=1.0, epsilon_decay=0.001)
+    agent = make_agent(epsilon=1.0, epsilon_decay=0.001)
     for _ in range(1000):
         agent.decay_epsilon()
     assert agent.epsilon == pytest.approx(0.368, abs=1e-3)
-    agent.epsilon_min = 0.4
+    agent = make_agent(epsilon=0.4, epsilon_decay=0.001, epsilon_min=0.4)
     agent.decay_epsilon()
     assert agent.epsilon == 0.4
 
 
 def test_an_epoch_fills_the_ring_in_the_order_of_the_original():
-    env = make_env(TINY, np.random.default_rng(0), tuned=False)
-    agents = [make_agent(TINY, env.obs_size, seed, tuned=False) for seed in (1, 2)]
+    env, agents = setup(WORLD, IQN_OPTIONS, 5, seed=0)
     for epoch in range(2):
         record = run_epoch(env, agents, epoch, turns=12)
-    for agent, total in zip(agents, record["rewards"], strict=True):
+    for agent, total in zip(agents, record["agent_returns"], strict=True):
         assert agent.memory.idx == 2 * (4 + 12)
         assert len(agent.memory) == 2 * 12
         assert agent.memory.rewards[16 + 4 : 32].sum() == pytest.approx(total)
         assert not agent.memory.dones.any()
     assert env.is_done
     assert env.turn == 12
-    assert record["score"] == sum(record["rewards"]) == env.total_reward
+    assert sum(record["agent_returns"]) == env.total_reward
     assert record["epsilon"] == pytest.approx(0.5 * 0.999)
     assert agents[0].epsilon == pytest.approx(0.5 * 0.999**2)
 
 
 def test_tiny_training_runs_and_depends_on_the_seed_alone():
-    records = list(train(TINY, seed=0))
-    assert [record["epoch"] for record in records] == list(range(10))
-    losses = np.array([record["losses"] for record in records])
+    records = train(seed=0)
+    losses = np.array([record["agent_loss"] for record in records])
     assert losses.shape == (10, 2)
     assert np.isfinite(losses).all()
     assert not losses[0].any(), "the first epoch is too short to learn from"
     assert losses[1:].all()
-    assert list(train(TINY, seed=0)) == records
-    assert list(train(TINY, seed=1)) != records
+    assert train(seed=0) == records
+    assert train(seed=1) != records
 
 
 def test_tuning_changes_no_record():
-    for plain, tuned in zip(train(TINY, seed=3), train(TINY, seed=3, tuned=True), strict=True):
-        assert tuned["losses"] == pytest.approx(plain["losses"], rel=1e-5)
-        assert tuned["rewards"] == plain["rewards"]
+    for plain, tuned in zip(train(seed=3), train(seed=3, tuned=True), strict=True):
+        assert tuned["agent_loss"] == pytest.approx(plain["agent_loss"], rel=1e-5)
+        assert tuned["agent_returns"] == plain["agent_returns"]
 
 
 def test_training_leaves_the_global_generators_alone():
     torch_before = torch.random.get_rng_state()
     numpy_before = np.random.get_state()[1].copy()  # noqa: NPY002
-    list(train(TorchConfig(**{**vars(TINY), "epochs": 2}), seed=0))
+    train(seed=0, epochs=3)
     assert torch.equal(torch.random.get_rng_state(), torch_before)
     np.testing.assert_array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pictures import scene
 
+from oracles.objects import load
 from worldloom.algos.scripted import nearest_item
 from worldloom.core import draws
 from worldloom.core.rollout import run_episode_batch
@@ -45,7 +46,7 @@ def test_every_turn_equals_the_object_loop(case):
 
     # Without first items: the oracle starts every turn with its spawning.
     state, _ = reset(key, params.replace(rate=jnp.zeros_like(params.rate)))
-    oracle.load(number[np.asarray(state.layers)], state.position)
+    load(oracle, number[np.asarray(state.layers)], state.position)
 
     taken = 0.0
     for turn in range(200):

@@ -9,7 +9,7 @@ import pytest
 from pictures import DOWN, LEFT, RIGHT, UP, picture, scene
 
 from worldloom.suites.grid.kinds import Kind, bordered
-from worldloom.suites.grid.world import MOVES, GridWorld, describe
+from worldloom.suites.grid.world import MOVES, GridWorld
 
 KINDS = (
     Kind("Empty", ".", (0, 0, 0), becomes=(("Gem", 0.25), ("Trap", 0.5))),
@@ -249,17 +249,6 @@ def test_agents_can_be_drawn_as_different_kinds():
     assert after[1, 1, 4] == WORLD.index["Agent"]
     after[1, 1, 1] = before[1, 1, 1]
     assert np.array_equal(after, before)
-
-
-def test_a_world_can_be_described_in_a_table():
-    assert describe(WORLD) == {
-        "name": "room",
-        "size": "4x6",
-        "agents": 2,
-        "actions": ["up", "down", "left", "right"],
-        "kinds": ["Empty", "Wall", "Sand", "Gem", "Trap", "Bell", "Agent"],
-        "turn_order": "interleaved",
-    }
 
 
 def test_a_border_leaves_room_inside():

@@ -15,16 +15,14 @@ A `map` (lines of glyphs) may stand in place of `height`, `width` and `border`. 
 the rest. Every mistake is a ValueError of one line: file, key, what is wrong and what to do.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from worldloom.core.names import suggest
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import frame_stack, time_limit
+from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.suites.grid.kinds import Kind, Map, bordered
 from worldloom.suites.grid.world import GridWorld
 
@@ -71,26 +69,11 @@ def load(
     num_frames: int = AS_WRITTEN,
 ) -> PureEnv:
     """The world in a file, with a time limit and frame stacks; options go before the file's."""
-    given = {
-        "num_agents": num_agents,
-        "height": height,
-        "width": width,
-        "radius": radius,
-        "turn_order": turn_order,
-        "view": view,
-        "horizon": horizon,
-        "num_frames": num_frames,
-    }
-    options = {key: value for key, value in given.items() if value is not AS_WRITTEN}
+    given = {name: value for name, value in locals().items() if name in KEYS}
+    options = {name: value for name, value in given.items() if value is not AS_WRITTEN}
     if options.get("radius", 0) is None:
         options["radius"] = "all"
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file; check the path of the world") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as a text file ({error})") from None
-    made = read(text, str(path), options)
+    made = read(read_text(path), str(path), options)
     return time_limit(frame_stack(made.world, made.num_frames), made.horizon)
 
 
@@ -101,185 +84,127 @@ def parse(text: str, source: str = "world.yaml") -> GridWorld:
 
 def read(text: str, source: str, options: dict[str, Any] | None = None) -> Definition:
     """All that a text defines, with `options` in place of what it says under the same keys."""
-    written = _mapping(source, _yaml(text, source), KEYS)
-    written = written | (options or {})
-    at = {key: f"{source}: {key}" for key in KEYS}
+    root = parse_yaml(text, source)
+    written = root.entries(KEYS)
+    written |= {name: Node(value, source, (name,)) for name, value in (options or {}).items()}
 
-    def take(key, check, default):
-        return check(at[key], written[key]) if key in written else default
+    def node(key: str, default: Any) -> Node:
+        return written.get(key, Node(default, source, (key,)))
 
     if "kinds" not in written:
-        raise ValueError(f"{source}: kinds is missing; list the kinds of things of the world")
-    kinds = _kinds(at["kinds"], written["kinds"])
+        raise root.error("kinds is missing; list the kinds of things of the world")
+    kinds = _kinds(written["kinds"])
     glyphs = {kind.name: kind.glyph for kind in kinds}
-    rows = _rows(source, written, glyphs, empty=kinds[0].glyph)
+    rows = _rows(root, written, glyphs, empty=kinds[0].glyph)
     maps = (rows,)
     if "floor" in written:
-        floor = _known(at["floor"], written["floor"], glyphs)
+        floor = _known(written["floor"], glyphs)
         maps = ((glyphs[floor] * len(rows[0]),) * len(rows), rows)
     settings = {
-        "num_agents": take("num_agents", _whole, 1),
-        "radius": take("radius", _radius, 2),
-        "turn_order": take("turn_order", _text, "interleaved"),
-        "view": take("view", _text, "onehot"),
-        "agent": _known(at["agent"], written.get("agent", "Agent"), glyphs),
-        "outside": _known(at["outside"], written.get("outside", "Wall"), glyphs),
+        "name": node("name", Path(source).stem).text(),
+        "num_agents": node("num_agents", 1).whole(1),
+        "radius": _radius(node("radius", 2)),
+        "turn_order": node("turn_order", "interleaved").text(),
+        "view": node("view", "onehot").text(),
+        "agent": _known(node("agent", "Agent"), glyphs),
+        "outside": _known(node("outside", "Wall"), glyphs),
     }
-    name = take("name", _text, Path(source).stem)
-    horizon, num_frames = take("horizon", _whole, 100), take("num_frames", _whole, 1)
+    horizon, num_frames = node("horizon", 100).whole(1), node("num_frames", 1).whole(1)
     try:
-        world = GridWorld(name=name, kinds=kinds, maps=maps, **settings)
+        world = GridWorld(kinds=kinds, maps=maps, **settings)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise root.error(str(error)) from None
     return Definition(world, horizon, num_frames)
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain YAML in which a key may stand only once."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = []
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in keys:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key!r} is there twice", problem_mark=key_node.start_mark
-                )
-            keys.append(key)
-        return super().construct_mapping(node, deep)
-
-
-def _yaml(text: str, source: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)  # a SafeLoader: builds plain values only
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ValueError(
-            f"{source}:{line} {problem}; mend the YAML (indentation, brackets, quotes)"
-        ) from None
-
-
-def _mapping(where: str, value: Any, known: Any = None) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: {value!r} is not a list of `key: value`; write it as one")
-    for key in value:
-        if not isinstance(key, str):
-            raise ValueError(f"{where}: the key {key!r} is not text; put it in quotes")
-        if known is not None and key not in known:
-            raise ValueError(f"{where}: there is no key {key!r}; {suggest(key, known)}")
-    return value
-
-
-def _kinds(where: str, value: Any) -> tuple[Kind, ...]:
-    entries = _mapping(where, value)
-    if not entries:
-        raise ValueError(f"{where}: is empty; name at least the empty cell, Wall and Agent")
+def _kinds(node: Node) -> tuple[Kind, ...]:
+    node.entries()
+    if not node.value:
+        raise node.error("is empty; name at least the empty cell, Wall and Agent")
     kinds = []
-    for name, entry in entries.items():
-        at = f"{where}.{name}"
-        entry = _mapping(at, entry, KIND_KEYS)
+    for name, value in node.value.items():
+        at = Node(value, node.source, (*node.path, name))
+        entry = at.entries(KIND_KEYS)
         for key in ("glyph", "color"):
             if key not in entry:
-                raise ValueError(f"{at}: {key} is missing; every kind needs a glyph and a color")
-        becomes = _mapping(f"{at}.becomes", entry.get("becomes", {}))
-        passable = entry.get("passable", True)
-        if not isinstance(passable, bool):
-            raise ValueError(f"{at}.passable: {passable!r} is neither true nor false; use one")
-        kind = Kind(
-            name=name,
-            glyph=_glyph(f"{at}.glyph", entry["glyph"]),
-            color=_color(f"{at}.color", entry["color"]),
-            value=_number(f"{at}.value", entry.get("value", 0.0)),
-            passable=passable,
-            becomes=tuple(
-                (_known(f"{at}.becomes", to, entries), _chance(f"{at}.becomes.{to}", chance))
-                for to, chance in becomes.items()
-            ),
+                raise at.error(f"{key} is missing; every kind needs a glyph and a color")
+        becomes = entry["becomes"].entries() if "becomes" in entry else {}
+        for to in becomes:
+            _known(Node(to, node.source, entry["becomes"].path), node.value)
+        kinds.append(
+            Kind(
+                name=name,
+                glyph=_glyph(entry["glyph"]),
+                color=_color(entry["color"]),
+                value=entry["value"].number() if "value" in entry else 0.0,
+                passable=entry["passable"].flag() if "passable" in entry else True,
+                becomes=tuple((to, _chance(chance)) for to, chance in becomes.items()),
+            )
         )
-        kinds.append(kind)
     return tuple(kinds)
 
 
-def _rows(source: str, written: dict[str, Any], glyphs: dict[str, str], empty: str) -> Map:
+def _rows(root: Node, written: dict[str, Node], glyphs: dict[str, str], empty: str) -> Map:
     """The top layer: the map, or a field of the given size."""
     if "map" in written:
         for key in ("height", "width", "border"):
             if key in written:
-                raise ValueError(f"{source}: {key}: cannot stand beside map; remove one of them")
-        drawn = written["map"]
+                raise written[key].error("cannot stand beside map; remove one of them")
+        drawn = written["map"].value
         rows = drawn.split("\n") if isinstance(drawn, str) else drawn
         if not isinstance(rows, list) or not rows or not all(isinstance(r, str) for r in rows):
-            raise ValueError(
-                f"{source}: map: {drawn!r} is no map; write `map: |` and below it lines of glyphs"
+            raise written["map"].error(
+                f"{drawn!r} is no map; write `map: |` and below it lines of glyphs"
             )
-        rows = [row.strip() for row in rows]
-        return tuple(row for row in rows if row)
+        return tuple(row.strip() for row in rows if row.strip())
     for key in ("height", "width"):
         if key not in written:
-            raise ValueError(f"{source}: {key} is missing; give height and width, or a map")
-    height, width = (_whole(f"{source}: {key}", written[key]) for key in ("height", "width"))
+            raise root.error(f"{key} is missing; give height and width, or a map")
+    height, width = (written[key].whole(1) for key in ("height", "width"))
     if "border" not in written:
         return (empty * width,) * height
-    border = _known(f"{source}: border", written["border"], glyphs)
+    border = _known(written["border"], glyphs)
     try:
         return bordered(height, width, glyphs[border], empty)
     except ValueError as error:
-        raise ValueError(f"{source}: height, width: {error}") from None
+        raise root.error(f"height, width: {error}") from None
 
 
 # One value each --------------------------------------------------------------------------------
 
 
-def _text(where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}: {value!r} is not text; write a word, in quotes if need be")
-    return value
-
-
-def _glyph(where: str, value: Any) -> str:
+def _glyph(node: Node) -> str:
+    value = node.value
     if not isinstance(value, str) or len(value) != 1 or value.isspace():
-        raise ValueError(f'{where}: {value!r} is not one character; write it in quotes, like "#"')
+        raise node.error(f'{value!r} is not one character; write it in quotes, like "#"')
     return value
 
 
-def _known(where: str, value: Any, names: Any) -> str:
-    if value not in names:
-        raise ValueError(f"{where}: there is no kind {value!r}; {suggest(str(value), names)}")
-    return value
+def _known(node: Node, names: Any) -> str:
+    if node.value not in names:
+        hint = suggest(str(node.value), names)
+        raise node.error(f"there is no kind {node.value!r}; {hint}")
+    return node.value
 
 
-def _number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{where}: {value!r} is not a finite number; write one, such as 1.5")
-    return float(value)
-
-
-def _chance(where: str, value: Any) -> float:
-    number = _number(where, value)
+def _chance(node: Node) -> float:
+    number = node.number()
     if not 0 <= number <= 1:
-        raise ValueError(f"{where}: {value!r} is no chance; use a number between 0 and 1")
+        raise node.error(f"{node.value!r} is no chance; use a number between 0 and 1")
     return number
 
 
-def _whole(where: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{where}: {value!r}; it must be a whole number from 1 on")
-    return value
-
-
-def _radius(where: str, value: Any) -> int | None:
-    if value == "all":
+def _radius(node: Node) -> int | None:
+    if node.value == "all":
         return None
     try:
-        return _whole(where, value)
+        return node.whole(1)
     except ValueError as error:
         raise ValueError(f"{error}, or all") from None
 
 
-def _color(where: str, value: Any) -> tuple[int, int, int]:
-    shades = value if isinstance(value, list) else []
+def _color(node: Node) -> tuple[int, int, int]:
+    shades = node.value if isinstance(node.value, list) else []
     if len(shades) != 3 or not all(type(s) is int and 0 <= s <= 255 for s in shades):
-        raise ValueError(f"{where}: {value!r} is no colour; write [red, green, blue], 0 to 255")
+        raise node.error(f"{node.value!r} is no colour; write [red, green, blue], 0 to 255")
     return tuple(shades)

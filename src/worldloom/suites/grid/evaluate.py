@@ -97,13 +97,8 @@ class GridEvaluator:
         per_agent = np.asarray(self._scores(agents, key, explore))
         return GridEvaluation(per_agent.sum(axis=1), per_agent, time.perf_counter() - start)
 
-    def film(
-        self, agents: PyTree, key: Key, explore: float = 0.0
-    ) -> tuple[list[PyTree], np.ndarray]:
-        """One episode: the world's states (horizon + 1), and the score after each (same length)."""
+    def film(self, agents: PyTree, key: Key, explore: float = 0.0) -> tuple[PyTree, np.ndarray]:
+        """One episode: the world's states (horizon + 1, ...) and what each turn (horizon,) paid."""
         before, last, rewards = jax.device_get(self._film(agents, key, explore))
-        turns = rewards.shape[0]
-        states = [jax.tree.map(lambda x, t=t: x[t, 0], before) for t in range(turns)]
-        states.append(jax.tree.map(lambda x: x[0], last))
-        running = np.concatenate([[0.0], rewards[:, :, 0].sum(axis=1).cumsum()])
-        return states, running
+        states = jax.tree.map(lambda x, end: np.concatenate([x[:, 0], end]), before, last)
+        return states, rewards[:, :, 0].sum(axis=1)

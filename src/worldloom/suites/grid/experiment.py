@@ -5,13 +5,15 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from worldloom.core.names import suggest
+from worldloom.suites.grid import treasurehunt
 from worldloom.suites.grid.object_world import Entity, ObjectTreasureHunt
 from worldloom.suites.grid.suite import SUITE, Mode, original
 from worldloom.training.config import TrainConfig, make_config
@@ -69,18 +71,8 @@ _SETTINGS: dict[str, dict[str, str | None]] = {
     },
     "world": {
         name: f"world.{name}"
-        for name in (
-            "height",
-            "width",
-            "num_agents",
-            "spawn_prob",
-            "gem_value",
-            "food_value",
-            "bone_value",
-            "items",
-            "turn_order",
-            "view",
-        )
+        for name in signature(treasurehunt.world).parameters
+        if name not in ("radius", "legacy")  # which are the model's
     },
 }
 # How the original's plans name the modes, behind the name of an experiment.
@@ -173,23 +165,10 @@ class TreasurehuntWorld(ObjectTreasureHunt):
 
     def __init__(self, config: Mapping[str, Any], default_entity: Entity | None = None):
         settings = to_settings(config)
-        options = {n: v for n, v in settings.world.items() if n in _OBJECT_OPTIONS}
+        known = {field.name for field in fields(ObjectTreasureHunt)}
+        options = {n: v for n, v in settings.world.items() if n in known}
         self.config, self.default_entity = config, default_entity
         super().__init__(**options, rng=np.random.default_rng(settings.seed))
-
-
-_OBJECT_OPTIONS = (
-    "height",
-    "width",
-    "num_agents",
-    "radius",
-    "spawn_prob",
-    "items",
-    "gem_value",
-    "food_value",
-    "bone_value",
-    "legacy",
-)
 
 
 class TreasurehuntEnv(TreasurehuntExperiment):
@@ -267,31 +246,27 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _check_sections(config: Mapping[str, Any]) -> None:
+    def hint(name: str, known: Mapping[str, Any]) -> str:
+        owners = [section for section, keys in _SETTINGS.items() if name in keys]
+        return f"it belongs into {owners[0]!r}" if owners else suggest(name, known)
+
     for section in config:
         if section not in _SETTINGS:
-            owners = [s for s, keys in _SETTINGS.items() if section in keys]
-            hint = f"it belongs into {owners[0]!r}" if owners else suggest(section, _SETTINGS)
-            raise ValueError(f"config: no section {section!r}; {hint}")
-        values = _section(config, section)
+            raise ValueError(f"config: no section {section!r}; {hint(section, _SETTINGS)}")
+        values, known = _section(config, section), _SETTINGS[section]
         if not isinstance(values, Mapping):
             raise ValueError(f"config: {section!r} is {values!r}; it must hold names and values")
         for key in values:
-            if key not in _SETTINGS[section]:
-                owners = [s for s, keys in _SETTINGS.items() if key in keys]
-                near = suggest(key, _SETTINGS[section])
-                hint = f"it belongs into {owners[0]!r}" if owners else near
-                raise ValueError(f"config: {section!r} has no setting {key!r}; {hint}")
+            if key not in known:
+                raise ValueError(f"config: {section!r} has no setting {key!r}; {hint(key, known)}")
 
 
 def _mode(config: Mapping[str, Any], parallel: bool | None) -> Mode:
     """The mode that the switches ask for; each may stand in `experiment` or in `model`."""
 
     def switch(name: str, default: Any) -> Any:
-        given = [
-            _section(config, s)[name]
-            for s in ("experiment", "model")
-            if name in _section(config, s)
-        ]
+        sections = [_section(config, s) for s in ("experiment", "model")]
+        given = [section[name] for section in sections if name in section]
         if len(given) == 2 and given[0] != given[1]:
             raise ValueError(
                 f"experiment.{name}={given[0]!r} and model.{name}={given[1]!r} say different "

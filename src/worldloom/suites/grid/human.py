@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import jax
@@ -83,11 +84,14 @@ def play(
     keys_of_actions = MOVE_KEYS | {
         str(number + 1): 4 + number for number in range(len(world.actions) - 4)
     }
-    step = _compiled(env)
+    parts = _compiled(env)
     reset_key, play_key = draws.split(key)
-    state = step.reset(reset_key)
+    state, _ = parts.reset(reset_key)
     scores, shown, turn = np.zeros(num_agents), 0.0, 0
-    recording = None if record is None else _Recording(Path(record), env.spec.name)
+    rows: list[dict[str, Any]] = []
+    earlier = None
+    if record is not None and Path(record).exists():
+        earlier = dataset_files.read_npz(record).columns
 
     def screen(line: str) -> Text:
         picture = draw(world, jax.tree.map(lambda x: x[0], base_state(state)), agent_index)
@@ -109,13 +113,20 @@ def play(
                 return jnp.array([keys_of_actions[pressed]], jnp.int32)
             write(screen(f"{line}\n{pressed!r} does nothing here"))
 
+    def features() -> np.ndarray:
+        return np.asarray(concatenate(parts.observe_agent(state, agent_index)))[0]
+
     def choose(i: int, choose_key: Key) -> Array:
-        if i == agent_index:
-            action = ask()
-            if recording is not None:
-                recording.choice(step.observe(state, i), action)
-            return action
-        return jnp.asarray(others(i, step.observe(state, i), choose_key), jnp.int32)
+        if i != agent_index:
+            obs = parts.observe_agent(state, i)
+            return jnp.asarray(others(i, obs, choose_key), jnp.int32)
+        action = ask()
+        if record is not None:
+            obs = features()
+            if rows:  # agents before it may have moved since the last turn ended
+                rows[-1]["next_obs"] = obs
+            rows.append({"obs": obs, "action": np.asarray(action)})
+        return action
 
     over = False
     try:
@@ -126,22 +137,21 @@ def play(
             pairs = [draws.split(k) for k in agent_keys]
             if env.spec.interleaved:
                 for i, (choose_key, act_key) in enumerate(pairs):
-                    state, paid = step.apply_agent(act_key, state, i, choose(i, choose_key))
+                    state, paid = parts.apply_agent(act_key, state, i, choose(i, choose_key))
                     scores += np.asarray(paid)[0]
             else:
                 actions = jnp.stack([choose(i, pair[0]) for i, pair in enumerate(pairs)], axis=1)
-                state, paid = step.apply_all(apply_key, state, actions)
+                state, paid = parts.apply_all(apply_key, state, actions)
                 scores += np.asarray(paid)[0]
-            state, terminated, truncated = step.end_turn(end_key, state)
-            over, turn = terminated or truncated, turn + 1
-            if recording is not None:
-                recording.outcome(
-                    scores[agent_index] - before, step.observe(state, agent_index), terminated
-                )
+            state, terminated, truncated = parts.end_turn(end_key, state)
+            over, turn = bool(terminated[0] | truncated[0]), turn + 1
+            if record is not None:
+                after = {"next_obs": features(), "reward": scores[agent_index] - before}
+                rows[-1] |= after | {"terminated": bool(terminated[0]), "truncated": False}
     except _Left:
         pass
-    if recording is not None:
-        recording.save()
+    if record is not None and rows:
+        _save(Path(record), env.spec.name, rows, earlier)
     ending = "the end" if over else "you left"
     each = ", ".join(f"agent {i}: {score:g}" for i, score in enumerate(scores))
     mine = f"you scored {scores[agent_index]:g}"
@@ -149,58 +159,21 @@ def play(
     return Game(scores, turn, over)
 
 
-class _Recording:
-    """The person's transitions, added to those that a file holds already."""
-
-    def __init__(self, path: Path, name: str):
-        self.path, self.name = path, name
-        self._earlier = dataset_files.read_npz(path).columns if path.exists() else None
-        self._rows: list[dict[str, Any]] = []
-        self._chosen: dict[str, Any] = {}
-
-    def choice(self, obs: PyTree, action: Array) -> None:
-        features = np.asarray(concatenate(obs))[0]
-        if self._rows:  # agents before it may have moved since the last turn ended
-            self._rows[-1]["next_obs"] = features
-        self._chosen = {"obs": features, "action": np.asarray(action)}
-
-    def outcome(self, reward: float, next_obs: PyTree, terminated: bool) -> None:
-        after = {"next_obs": np.asarray(concatenate(next_obs))[0], "reward": reward}
-        self._rows.append(self._chosen | after | {"terminated": terminated, "truncated": False})
-
-    def save(self) -> None:
-        """Writes the file; an episode that did not end was cut."""
-        if not self._rows:
-            return
-        self._rows[-1]["truncated"] = not self._rows[-1]["terminated"]
-        columns = {name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]}
-        if self._earlier is not None:
-            if self._earlier["obs"].shape[1] != columns["obs"].shape[1]:
-                raise ValueError(
-                    f"{self.path} holds observations of {self._earlier['obs'].shape[1]} numbers, "
-                    f"and those of {self.name} have {columns['obs'].shape[1]}; name another file"
-                )
-            columns = {n: np.concatenate([self._earlier[n], new]) for n, new in columns.items()}
-        data = from_columns(**columns, name=f"{self.name}-human", provenance=(("env", self.name),))
-        dataset_files.save(data, self.path, force=True)
-
-
-def play_in_terminal(
-    env: PureEnv,
-    agent_index: int,
-    key: Key,
-    others: Others | None = None,
-    record: str | Path | None = None,
-) -> Game:
-    """`play` with the keyboard and the screen of this terminal."""
-    console = Console()
-
-    def show(text: Text) -> None:
-        console.clear()
-        console.print(text, soft_wrap=True)
-
-    with terminal_keys() as read_key:
-        return play(env, agent_index, key, read_key, show, others, record)
+def _save(
+    path: Path, name: str, rows: list[dict[str, Any]], earlier: dict[str, np.ndarray] | None
+) -> None:
+    """Adds the person's transitions to those of a file; an episode that did not end was cut."""
+    rows[-1]["truncated"] = not rows[-1]["terminated"]
+    columns = {column: np.stack([row[column] for row in rows]) for column in rows[0]}
+    if earlier is not None:
+        if earlier["obs"].shape[1] != columns["obs"].shape[1]:
+            raise ValueError(
+                f"{path} holds observations of {earlier['obs'].shape[1]} numbers, "
+                f"and those of {name} have {columns['obs'].shape[1]}; name another file"
+            )
+        columns = {n: np.concatenate([earlier[n], new]) for n, new in columns.items()}
+    data = from_columns(**columns, name=f"{name}-human", provenance=(("env", name),))
+    dataset_files.save(data, path, force=True)
 
 
 def draw(world: GridWorld, state: PyTree, agent_index: int) -> Text:
@@ -269,44 +242,33 @@ def _read_key(handle: int) -> str:
 def play_run(target: Any, seed: int = 0, record: str | Path | None = None) -> Game:
     """Lets a person play agent 0 of a world, or of a run, whose agents then play the others.
 
-    record: an npz file to which what the person did is added.
+    In this terminal. record: an npz file to which what the person did is added.
     """
-    if isinstance(target, PureEnv):
-        return play_in_terminal(target, 0, jax.random.key(seed), None, record)
-    agents, act = stack.unstack(target.agents), jax.jit(target.trainer.act)
+    env, others, console = target, None, Console()
+    if not isinstance(target, PureEnv):
+        env = target.problem.env
+        agents, act = stack.unstack(target.agents), jax.jit(target.trainer.act)
 
-    def others(i: int, obs: PyTree, key: Key) -> Array:
-        return act(agents[i], obs, key, explore=0.0)
+        def others(i: int, obs: PyTree, key: Key) -> Array:
+            return act(agents[i], obs, key, explore=0.0)
 
-    return play_in_terminal(target.problem.env, 0, jax.random.key(seed), others, record)
+    def show(text: Text) -> None:
+        console.clear()
+        console.print(text, soft_wrap=True)
 
-
-class _Steps:
-    """The parts of a turn of one world, each compiled once."""
-
-    def __init__(self, env: PureEnv):
-        # A batch of one: observations have the shape that agents are used to.
-        one, params = batch(env, 1), env.default_params()
-        self.reset = jax.jit(lambda key: one.reset(key, params)[0])
-        self.observe = jax.jit(lambda state, i: one.observe_agent(state, i, params))
-        self.apply_agent = jax.jit(
-            lambda key, state, i, action: one.apply_agent(key, state, i, action, params)
-        )
-        self.apply_all = jax.jit(
-            lambda key, state, action: one.apply_all(key, state, action, params)
-        )
-        self._end_turn = jax.jit(lambda key, state: one.end_turn(key, state, params))
-
-    def end_turn(self, key: Key, state: PyTree) -> tuple[PyTree, bool, bool]:
-        """The world's move, and whether the episode is terminated or truncated."""
-        state, terminated, truncated = self._end_turn(key, state)
-        return state, bool(terminated[0]), bool(truncated[0])
+    with terminal_keys() as read_key:
+        return play(env, 0, jax.random.key(seed), read_key, show, others, record)
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(env: PureEnv) -> _Steps:
-    """Compiled once for each world: the next game starts at once."""
-    return _Steps(env)
+def _compiled(env: PureEnv) -> SimpleNamespace:
+    """The parts of a turn, each compiled once for each world: the next game starts at once."""
+    # A batch of one: observations have the shape that agents are used to.
+    one, params = batch(env, 1), env.default_params()
+    parts = ("reset", "observe_agent", "apply_agent", "apply_all", "end_turn")
+    return SimpleNamespace(
+        **{name: jax.jit(functools.partial(getattr(one, name), params=params)) for name in parts}
+    )
 
 
 def _random(num_actions: int) -> Others:

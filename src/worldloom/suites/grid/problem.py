@@ -9,10 +9,12 @@ import jax
 import numpy as np
 
 from worldloom import suites
+from worldloom.core.files import atomic_path
 from worldloom.core.protocols import PureEnv
+from worldloom.core.types import Key
 from worldloom.nn.networks import Networks
+from worldloom.suites.grid import render
 from worldloom.suites.grid.evaluate import GridEvaluator
-from worldloom.suites.grid.film import Pictures
 from worldloom.suites.grid.suite import JAX_MODES
 from worldloom.training.config import TrainConfig
 from worldloom.training.driver import EVALUATION_KEY, Hook
@@ -22,6 +24,8 @@ from worldloom.training.run import Run
 from worldloom.training.sinks import CsvTable
 from worldloom.training.suite import Problem
 
+# Films draw from keys of their own: neither training nor evaluation changes with them.
+FILM_KEY = 2_000_003
 WORLD_FILE = "world.yaml"  # a run's own copy of the file that describes its world
 
 
@@ -162,3 +166,35 @@ class TurnTable(Hook):
     def close(self) -> None:
         if self._table is not None:
             self._table.close()
+
+
+class Pictures(Hook):
+    """GIFs of training every `record_every` steps, and of the trained agents."""
+
+    def on_record(self, run: Run) -> None:
+        explore = 1.0
+        if run.config.algorithm.loop == "off_policy":  # as in the run's last iteration
+            explore = float(run.config.hyper.exploration(np.float32(max(run.iteration - 1, 0))))
+        save_film(run, self._key(run), run.folder / f"training-{run.steps:09d}.gif", explore)
+
+    def on_end(self, run: Run) -> None:
+        # Who pressed Ctrl-C wants to leave: a film would first have to be compiled.
+        if not run.interrupted:
+            save_film(run, self._key(run), run.folder / "eval.gif")
+
+    def _key(self, run: Run) -> Key:
+        return jax.random.fold_in(jax.random.key(FILM_KEY + run.config.seed), run.iteration)
+
+
+def save_film(run: Run, key: Key, path: Path, explore: float = 0.0) -> Path:
+    """Writes a GIF of one episode, whole or not at all."""
+    evaluator: Any = run.evaluator
+    images = render.frames(evaluator.env.base, *evaluator.film(run.agents, key, explore))
+    with atomic_path(path) as draft:
+        render.save_gif(images, draft)
+    return Path(path)
+
+
+def film(run: Run, path: Path, seed: int = 0) -> Path:
+    """Writes a GIF of one greedy episode of a trained run."""
+    return save_film(run, jax.random.key(seed), path)

@@ -4,8 +4,6 @@ A frame is put together from finished cells. Every combination of things that oc
 during an episode is composed once; after that a frame is one array lookup.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from worldloom.suites.grid.kinds import Kind
     from worldloom.suites.grid.world import GridWorld
 
-__all__ = ["draw", "frames", "save_gif", "save_png"]
+__all__ = ["frames", "save_gif"]
 
 BARE: RGB = (196, 190, 178)  # ground on which a world says nothing lies
 _CAPTION_PAPER: RGB = (43, 45, 58)
@@ -30,46 +28,24 @@ _WORN = {"it"}  # kinds that an agent wears: drawn over it
 _LOOKS = 5  # directions an agent can look in
 
 
-def draw(
-    world: "GridWorld",
-    layers: Any,
-    positions: Any,
-    tile: int = 24,
-    *,
-    gaze: Any = None,
-    caption: tuple[str, str] | None = None,
-    progress: float | None = None,
-) -> "Image":
-    """One picture of a world: floor and things layer by layer, then the agents.
-
-    `layers` (L, H, W) holds kinds, `positions` (A, 2) rows and columns; `gaze` (A,) says where
-    each agent looks (`sprites.UP` ...). `caption` is text for the left and right of a bar below
-    the picture, with `progress` in [0, 1] as a thin line above it.
-    """
-    layers, positions = np.asarray(layers)[None], np.asarray(positions)[None]
-    looks = np.zeros(positions.shape[:2], int) if gaze is None else np.asarray(gaze)[None]
-    bank, cells = _compose(world, layers, positions, looks, tile)
-    return _picture(bank, cells[0], caption, progress)
-
-
 def frames(
-    world: "GridWorld",
-    states: Any,
-    rewards: Any = None,
-    tile: int = 24,
-    *,
-    caption: bool = True,
+    world: "GridWorld", states: Any, rewards: Any = None, tile: int = 24, *, caption: bool = True
 ) -> list["Image"]:
     """One picture for each of T + 1 states, the last one included.
 
-    `states` has `layers` (T + 1, L, H, W) and `position` (T + 1, A, 2), or is a sequence of
-    states. Agents look where they last went. With `rewards` (T,) or (T, A) of the turns between
-    the states, the caption counts the score.
+    `states` has `layers` (T + 1, L, H, W) and `position` (T + 1, A, 2). Agents look where they
+    last went. With `rewards` (T,) or (T, A) of the turns between the states, the caption counts
+    the score.
     """
-    layers, positions = _stacked(states)
-    bank, cells = _compose(world, layers, positions, _gazes(positions), tile)
+    layers, positions = np.asarray(states.layers), np.asarray(states.position)
+    if layers.ndim != 4:
+        raise ValueError(
+            f"frames: layers have shape {layers.shape}; stacked states of one world have "
+            "(turns, layers, height, width)"
+        )
+    bank, cells = _compose(world, layers, positions, tile)
     turns = len(layers) - 1
-    scores = None
+    texts = [""] * (turns + 1)
     if rewards is not None:
         paid = np.asarray(rewards, float)
         if len(paid) != turns:
@@ -78,48 +54,21 @@ def frames(
                 "give one row for each turn"
             )
         scores = np.concatenate([[0.0], np.cumsum(paid.sum(axis=tuple(range(1, paid.ndim))))])
-    decimals = 0 if scores is None or np.allclose(scores, np.round(scores)) else 1
-    pictures = []
-    for turn in range(turns + 1):
-        text = progress = None
-        if caption:
-            score = "" if scores is None else f"score {scores[turn]:.{decimals}f}"
-            text, progress = (f"turn {turn}/{turns}", score), turn / max(turns, 1)
-        pictures.append(_picture(bank, cells[turn], text, progress))
-    return pictures
+        decimals = 0 if np.allclose(scores, np.round(scores)) else 1
+        texts = [f"score {score:.{decimals}f}" for score in scores]
+    pictures = [_pixels(bank, numbers) for numbers in cells]
+    if not caption:
+        from PIL import Image
 
-
-def save_png(image: "Image", path: str | Path) -> Path:
-    """Writes one picture and returns its path."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image.save(path, format="PNG", optimize=True)
-    return path
+        return [Image.fromarray(pixels) for pixels in pictures]
+    bar = max(18, min(tile, pictures[0].shape[1] // 8))
+    return [
+        _with_caption(pixels, (f"turn {turn}/{turns}", text), turn / max(turns, 1), bar)
+        for turn, (pixels, text) in enumerate(zip(pictures, texts, strict=True))
+    ]
 
 
 # Cells -------------------------------------------------------------------------------------------
-
-
-def _stacked(states: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Layers (T, L, H, W) and positions (T, A, 2) of stacked states or of a sequence of states."""
-    from worldloom.core.transforms import base_state
-
-    if isinstance(states, Sequence):
-        each = [base_state(state) for state in states]
-        if not each:
-            raise ValueError("frames: there are no states to draw; give at least one")
-        return (
-            np.stack([np.asarray(state.layers) for state in each]),
-            np.stack([np.asarray(state.position) for state in each]),
-        )
-    state = base_state(states)
-    layers, positions = np.asarray(state.layers), np.asarray(state.position)
-    if layers.ndim != 4:
-        raise ValueError(
-            f"frames: layers have shape {layers.shape}; stacked states of one world have "
-            "(turns, layers, height, width)"
-        )
-    return layers, positions
 
 
 def _gazes(positions: np.ndarray) -> np.ndarray:
@@ -127,17 +76,13 @@ def _gazes(positions: np.ndarray) -> np.ndarray:
     looks = np.zeros(positions.shape[:2], int)
     for t in range(1, len(positions)):
         dy, dx = (positions[t] - positions[t - 1]).T
-        moved = np.select(
-            [dy < 0, dy > 0, dx < 0, dx > 0],
-            [sprites.UP, sprites.DOWN, sprites.LEFT, sprites.RIGHT],
-            looks[t - 1],
-        )
-        looks[t] = moved
+        directions = [sprites.UP, sprites.DOWN, sprites.LEFT, sprites.RIGHT]
+        looks[t] = np.select([dy < 0, dy > 0, dx < 0, dx > 0], directions, looks[t - 1])
     return looks
 
 
 def _compose(
-    world: "GridWorld", layers: np.ndarray, positions: np.ndarray, looks: np.ndarray, tile: int
+    world: "GridWorld", layers: np.ndarray, positions: np.ndarray, tile: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """A bank of finished cells (U, tile, tile, 3) and which of them stands where (T, H, W)."""
     num_turns, num_layers, height, width = layers.shape
@@ -156,13 +101,13 @@ def _compose(
     look[..., num_layers : 2 * num_layers] = np.moveaxis(sides, 1, -1)
     look[:, 1:, :, -3] = (sides[:, -1, :-1] & sprites.OPEN_BELOW) > 0
     look[..., -2] = texture
+    looks = _gazes(positions)
     for number in range(positions.shape[1]):
         y, x = positions[:, number].T
         on_map = (y >= 0) & (y < height) & (x >= 0) & (x < width)
         code = 1 + number * _LOOKS + looks[:, number]
         look[np.flatnonzero(on_map), y[on_map], x[on_map], -1] = code[on_map]
-    looks_of_cells = look.reshape(-1, look.shape[-1])
-    unique, cells = np.unique(looks_of_cells, axis=0, return_inverse=True)
+    unique, cells = np.unique(look.reshape(-1, look.shape[-1]), axis=0, return_inverse=True)
     bank = np.stack([_cell(world, row.tolist(), num_layers, tile) for row in unique])
     return bank, cells.reshape(num_turns, height, width)
 
@@ -172,7 +117,7 @@ def _open_sides(world: "GridWorld", layers: np.ndarray) -> np.ndarray:
 
     The edge of the map is not a side: walls go on beyond it.
     """
-    blocks = np.array([sprites.is_block(kind.name) for kind in world.kinds])[layers]
+    blocks = np.array([kind.name.lower() == "wall" for kind in world.kinds])[layers]
     around = np.pad(layers, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
     sides = (
         (sprites.OPEN_BELOW, around[:, :, 2:, 1:-1]),
@@ -186,14 +131,16 @@ def _open_sides(world: "GridWorld", layers: np.ndarray) -> np.ndarray:
 def _cell(world: "GridWorld", look: list[int], num_layers: int, tile: int) -> np.ndarray:
     """One finished cell (tile, tile, 3) uint8."""
     shaded, texture, who = look[-3:]
+    # Ground on which nothing lies has the colour of the empty kind, unless that is black.
+    empty = world.kinds[0].color
     cell = np.empty((tile, tile, 3), np.float32)
-    cell[:] = _ground(world)
+    cell[:] = lighter(empty, 0.25) if any(empty) else BARE
     if texture % 2:
         cell *= 0.97
     for layer in range(num_layers):
         own = who and layer == num_layers - 1  # on the top layer an agent stands for itself
         kind = world.kinds[look[layer]]
-        if own or (look[layer] == 0 and (layer > 0 or not sprites.is_known(kind.name))):
+        if own or (look[layer] == 0 and (layer > 0 or kind.name.lower() not in sprites.SPRITES)):
             continue
         variant = 0
         if kind.name.lower() in sprites.FLOORS:
@@ -211,15 +158,8 @@ def _cell(world: "GridWorld", look: list[int], num_layers: int, tile: int) -> np
     return np.round(cell).astype(np.uint8)
 
 
-def _ground(world: "GridWorld") -> RGB:
-    """The colour of ground on which nothing lies: that of the empty kind, unless it is black."""
-    empty = world.kinds[0].color
-    return lighter((empty[0], empty[1], empty[2]), 0.25) if any(empty) else BARE
-
-
 def _sprite(kind: "Kind", tile: int, variant: int) -> np.ndarray:
-    red, green, blue = kind.color
-    return sprites.thing(kind.name, kind.glyph, (red, green, blue), tile, variant)
+    return sprites.thing(kind.name, kind.glyph, tuple(kind.color), tile, variant)
 
 
 def _lay(cell: np.ndarray, sprite: np.ndarray) -> None:
@@ -232,27 +172,17 @@ def _lay(cell: np.ndarray, sprite: np.ndarray) -> None:
 # Pictures ----------------------------------------------------------------------------------------
 
 
-def _picture(
-    bank: np.ndarray,
-    cells: np.ndarray,
-    caption: tuple[str, str] | None,
-    progress: float | None,
-) -> "Image":
-    """Cells (H, W) of the bank side by side, and the caption below."""
-    from PIL import Image
-
-    height, width = cells.shape
-    tile = bank.shape[1]
-    pixels = bank[cells].transpose(0, 2, 1, 3, 4).reshape(height * tile, width * tile, 3)
-    if caption is None:
-        return Image.fromarray(pixels)
-    return _with_caption(pixels, caption, progress, max(18, min(tile, width * tile // 8)))
+def _pixels(bank: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Cells (H, W) of the bank side by side, (H * tile, W * tile, 3)."""
+    (height, width), tile = cells.shape, bank.shape[1]
+    return bank[cells].transpose(0, 2, 1, 3, 4).reshape(height * tile, width * tile, 3)
 
 
 def _with_caption(
-    pixels: np.ndarray, caption: tuple[str, str], progress: float | None, bar: int
+    pixels: np.ndarray, caption: tuple[str, str], progress: float, bar: int
 ) -> "Image":
-    from PIL import Image, ImageDraw
+    """A bar below the picture: text on its left and right, and above that a line of progress."""
+    from PIL import Image, ImageDraw, ImageFont
 
     height, width, _ = pixels.shape
     image = Image.new("RGB", (width, height + bar), _CAPTION_PAPER)
@@ -262,7 +192,7 @@ def _with_caption(
     if progress:
         done = max(0, round(progress * width) - 1)
         pen.rectangle((0, height, done, height + line - 1), _CAPTION_DONE)
-    font = _font(bar * 0.52)
+    font = ImageFont.load_default(bar * 0.52)  # Pillow's own: the same on every machine
     middle, margin = height + line + (bar - line) / 2 - 0.5, bar * 0.4
     left, right = caption
     # A narrow world has no room for both: the score says more than the turn.
@@ -271,10 +201,3 @@ def _with_caption(
     pen.text((margin, middle), left, _CAPTION_INK, font, anchor="lm")
     pen.text((width - margin, middle), right, _CAPTION_INK, font, anchor="rm")
     return image
-
-
-def _font(size: float) -> Any:
-    """The font that comes with Pillow: the same on every machine."""
-    from PIL import ImageFont
-
-    return ImageFont.load_default(size)

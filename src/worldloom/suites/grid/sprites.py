@@ -4,7 +4,7 @@ Each painter draws on a unit square, in the colour its world gives the kind. Fin
 cached.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -18,13 +18,7 @@ SHADOW = (*INK, 70)
 TEXTURES = 4  # versions of a floor tile, so that a field does not look stamped
 OPEN_BELOW, OPEN_ABOVE, OPEN_LEFT, OPEN_RIGHT = 1, 2, 4, 8  # where a block of wall ends
 STILL, UP, DOWN, LEFT, RIGHT = range(5)  # where an agent looks
-_GAZE = {
-    STILL: (0.0, 0.02),
-    UP: (0.0, -0.06),
-    DOWN: (0.0, 0.07),
-    LEFT: (-0.06, 0.0),
-    RIGHT: (0.06, 0.0),
-}
+_GAZE = ((0.0, 0.02), (0.0, -0.06), (0.0, 0.07), (-0.06, 0.0), (0.06, 0.0))
 
 
 # Floors ----------------------------------------------------------------------------------------
@@ -98,6 +92,15 @@ def _wall(pen: Pen, color: RGB, variant: int) -> None:
 # Things ----------------------------------------------------------------------------------------
 
 
+def _outlined(
+    pen: Pen, discs: Sequence[tuple[float, ...]], fill: RGB, edge: RGB, grow: float
+) -> None:
+    """Discs (x, y, rx) or (x, y, rx, ry) over the same ones grown, in the colour of the edge."""
+    for more, ink in ((grow, edge), (0.0, fill)):
+        for x, y, rx, *ry in discs:
+            pen.disc(x, y, rx + more, ink, *(r + more for r in ry))
+
+
 def _gem(pen: Pen, color: RGB, variant: int) -> None:
     left, right, top, girdle, tip = 0.17, 0.83, 0.20, 0.42, 0.86
     pen.disc(0.5, 0.86, 0.26, SHADOW, 0.07)
@@ -130,9 +133,8 @@ def _food(pen: Pen, color: RGB, variant: int) -> None:
         pen.line([(0.55, 0.57), (0.78, 0.80)], ink, 0.11 + 2 * grow)
         pen.disc(0.86, 0.76, 0.075 + grow, ink)
         pen.disc(0.76, 0.87, 0.075 + grow, ink)
-    for grow, ink in ((0.045, edge), (0.0, color)):
-        for x, y, r in ((0.38, 0.38, 0.27), (0.46, 0.47, 0.23), (0.54, 0.56, 0.16)):
-            pen.disc(x, y, r + grow, ink)
+    meat = ((0.38, 0.38, 0.27), (0.46, 0.47, 0.23), (0.54, 0.56, 0.16))
+    _outlined(pen, meat, color, edge, 0.045)
     pen.disc(0.45, 0.50, 0.17, darker(color, 0.13))
     pen.disc(0.40, 0.43, 0.20, color)
     pen.disc(0.28, 0.27, 0.075, lighter(color, 0.6))
@@ -150,11 +152,8 @@ def _bone(pen: Pen, color: RGB, variant: int) -> None:
 
 def _apple(pen: Pen, color: RGB, variant: int) -> None:
     pen.disc(0.5, 0.87, 0.26, SHADOW, 0.07)
-    edge = darker(color, 0.6)
-    for grow, ink in ((0.04, edge), (0.0, color)):
-        pen.disc(0.38, 0.56, 0.21 + grow, ink, 0.25 + grow)
-        pen.disc(0.62, 0.56, 0.21 + grow, ink, 0.25 + grow)
-        pen.disc(0.50, 0.64, 0.22 + grow, ink, 0.20 + grow)
+    body = ((0.38, 0.56, 0.21, 0.25), (0.62, 0.56, 0.21, 0.25), (0.50, 0.64, 0.22, 0.20))
+    _outlined(pen, body, color, darker(color, 0.6), 0.04)
     pen.disc(0.33, 0.47, 0.07, lighter(color, 0.6), 0.09)
     pen.line([(0.50, 0.38), (0.54, 0.20)], (92, 60, 40), 0.06)
     pen.shape([(0.54, 0.30), (0.64, 0.16), (0.82, 0.18), (0.72, 0.30)], (86, 160, 70))
@@ -163,22 +162,16 @@ def _apple(pen: Pen, color: RGB, variant: int) -> None:
 def _tree(pen: Pen, color: RGB, variant: int) -> None:
     pen.disc(0.5, 0.90, 0.30, SHADOW, 0.07)
     pen.box(0.42, 0.60, 0.58, 0.92, (112, 78, 54), 0.05)
-    edge = darker(color, 0.55)
     crown = ((0.32, 0.48, 0.22), (0.68, 0.48, 0.22), (0.50, 0.30, 0.25), (0.50, 0.54, 0.24))
-    for x, y, r in crown:
-        pen.disc(x, y, r + 0.04, edge)
-    for x, y, r in crown:
-        pen.disc(x, y, r, color)
+    _outlined(pen, crown, color, darker(color, 0.55), 0.04)
     for x, y, r in ((0.40, 0.26, 0.09), (0.26, 0.43, 0.06), (0.62, 0.40, 0.05)):
         pen.disc(x, y, r, lighter(color, 0.28))
 
 
 def _hare(pen: Pen, color: RGB, variant: int) -> None:
     pen.disc(0.5, 0.88, 0.27, SHADOW, 0.07)
-    for grow, ink in ((0.045, darker(color, 0.68)), (0.0, color)):
-        for x in (0.37, 0.63):
-            pen.disc(x, 0.26, 0.085 + grow, ink, 0.21 + grow)
-        pen.disc(0.5, 0.62, 0.27 + grow, ink, 0.245 + grow)
+    head = ((0.37, 0.26, 0.085, 0.21), (0.63, 0.26, 0.085, 0.21), (0.5, 0.62, 0.27, 0.245))
+    _outlined(pen, head, color, darker(color, 0.68), 0.045)
     for x in (0.37, 0.63):
         pen.disc(x, 0.25, 0.038, (240, 170, 170), 0.13)
         pen.disc(x + (0.02 if x < 0.5 else -0.02), 0.57, 0.045, INK, 0.055)
@@ -194,12 +187,9 @@ def _stag(pen: Pen, color: RGB, variant: int) -> None:
             pen.line([(0.5 + side * 0.13, 0.42), (0.5 + side * 0.27, 0.10)], ink, width)
             pen.line([(0.5 + side * 0.18, 0.32), (0.5 + side * 0.40, 0.24)], ink, width)
             pen.line([(0.5 + side * 0.23, 0.20), (0.5 + side * 0.13, 0.08)], ink, width)
-    edge = darker(color, 0.68)
-    for grow, ink in ((0.04, edge), (0.0, color)):
-        for side in (-1, 1):
-            pen.disc(0.5 + side * 0.27, 0.47, 0.10 + grow, ink, 0.065 + grow)
-        pen.disc(0.5, 0.56, 0.20 + grow, ink, 0.20 + grow)
-        pen.disc(0.5, 0.74, 0.135 + grow, ink, 0.15 + grow)
+    ears = ((0.5 - 0.27, 0.47, 0.10, 0.065), (0.5 + 0.27, 0.47, 0.10, 0.065))
+    head = ((0.5, 0.56, 0.20, 0.20), (0.5, 0.74, 0.135, 0.15))
+    _outlined(pen, ears + head, color, darker(color, 0.68), 0.04)
     pen.disc(0.5, 0.77, 0.11, lighter(color, 0.45), 0.10)
     pen.disc(0.5, 0.73, 0.06, INK, 0.042)
     for x in (0.41, 0.59):
@@ -240,8 +230,8 @@ def _rock(pen: Pen, color: RGB, variant: int) -> None:
 def _crown(pen: Pen, color: RGB, variant: int) -> None:
     """What marks the one who is it: a ring at the feet and a spiky crown above the eyes."""
     pen.arc(0.5, 0.55, 0.47, 0, 360, (*color, 230), 0.08)
-    points = [(0.24, 0.28), (0.20, 0.02), (0.38, 0.13), (0.5, 0.0), (0.62, 0.13), (0.80, 0.02)]
-    points.append((0.76, 0.28))
+    left = [(0.24, 0.28), (0.20, 0.02), (0.38, 0.13), (0.5, 0.0)]
+    points = [*left, (0.62, 0.13), (0.80, 0.02), (0.76, 0.28)]
     pen.shape(points, INK)
     inner = [(0.5 + (x - 0.5) * 0.80, 0.17 + (y - 0.17) * 0.66) for x, y in points]
     pen.shape(inner, (255, 205, 64))
@@ -307,19 +297,10 @@ THINGS: dict[str, Painter] = {
     "stone": _rock,
     "it": _crown,
 }
+SPRITES = FLOORS | THINGS
 
 # Worlds in which others see which way an agent faces have an agent kind for each direction.
 FACINGS = {"facingup": UP, "facingdown": DOWN, "facingleft": LEFT, "facingright": RIGHT}
-
-
-def is_known(name: str) -> bool:
-    """Whether a kind of this name has a sprite of its own."""
-    return name.lower() in FLOORS or name.lower() in THINGS
-
-
-def is_block(name: str) -> bool:
-    """Whether a kind stands up from the ground: it shows its sides and casts a shadow."""
-    return name.lower() == "wall"
 
 
 @lru_cache(maxsize=4096)
@@ -329,11 +310,10 @@ def thing(name: str, glyph: str, color: RGB, tile: int, variant: int = 0) -> np.
     `variant` is the texture of a floor, plus TEXTURES times the open sides of a block.
     """
     pen = Pen(tile)
-    painter = FLOORS.get(name.lower()) or THINGS.get(name.lower())
-    if painter is None:
-        _plain(pen, color, glyph)
+    if name.lower() in SPRITES:
+        SPRITES[name.lower()](pen, color, variant)
     else:
-        painter(pen, color, variant)
+        _plain(pen, color, glyph)
     return pen.finish()
 
 

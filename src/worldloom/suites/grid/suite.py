@@ -97,7 +97,7 @@ SUITE = Suite(
     defaults=defaults,
     problem=lazy("worldloom.suites.grid.problem:make_problem"),
     page=lazy("worldloom.suites.grid.page:write_report"),
-    film=lazy("worldloom.suites.grid.film:film"),
+    film=lazy("worldloom.suites.grid.problem:film"),
     play=lazy("worldloom.suites.grid.human:play_run"),
     presets={"original": original},
 )

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.utils import clip_grad_norm_
 
+from worldloom.algos.iqn import IQNConfig
 from worldloom.suites.grid.numpy_ring import LegacyRing
 
 NUM_COSINES = 64
 INITIAL_SIGMA = 0.017
 MAX_GRAD_NORM = 1.0
+NOISY_LAYERS = ("ff_1", "advantage", "value")
 
 LayerNoise = tuple[Tensor, Tensor]  # eps_weight (out, in), eps_bias (out,)
-Noise = Mapping[str, LayerNoise]  # by the name of the layer: ff_1, advantage, value
+Noise = Mapping[str, LayerNoise]  # by the name of the layer
 
 
 def seeded_linear(in_features: int, out_features: int, generator: torch.Generator) -> nn.Linear:
@@ -97,16 +99,7 @@ class IQN(nn.Module):
 
     def draw_noise(self) -> dict[str, LayerNoise]:
         """One draw for each noisy layer, in the form that `forward` takes."""
-        layers = {"ff_1": self.ff_1, "advantage": self.advantage, "value": self.value}
-        return {name: layer.draw_noise() for name, layer in layers.items()}
-
-    def calc_cos(
-        self, batch_size: int, n_tau: int, taus: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """cos(pi i tau) for i = 1..64, (B, N, 64), and the taus, (B, N, 1), drawn if not given."""
-        if taus is None:
-            taus = torch.rand(batch_size, n_tau, 1, generator=self.generator)
-        return torch.cos(taus * self.pi_multiples), taus
+        return {name: getattr(self, name).draw_noise() for name in NOISY_LAYERS}
 
     def forward(
         self,
@@ -126,9 +119,11 @@ class IQN(nn.Module):
         Returns:
             Quantiles (B, N, A) and their taus (B, N, 1).
         """
-        layer_noise = noise or {"ff_1": None, "advantage": None, "value": None}
-        cos, taus = self.calc_cos(len(x), n_tau or self.n_quantiles, taus)
-        batch, n_tau, _ = cos.shape
+        layer_noise = noise or dict.fromkeys(NOISY_LAYERS)
+        if taus is None:
+            taus = torch.rand(len(x), n_tau or self.n_quantiles, 1, generator=self.generator)
+        batch, n_tau, _ = taus.shape
+        cos = torch.cos(taus * self.pi_multiples)  # cos(pi i tau), i = 1..64: (B, N, 64)
         state = torch.relu(self.head1(x)).unsqueeze(1)  # (B, 1, H)
         embedding = torch.relu(self.cos_embedding(cos.view(batch * n_tau, NUM_COSINES)))
         hidden = (state * embedding.view(batch, n_tau, -1)).view(batch * n_tau, -1)
@@ -153,11 +148,7 @@ def take_quantiles(quantiles: Tensor, action: Tensor) -> Tensor:
 
 
 def quantile_huber_loss(
-    expected: Tensor,
-    targets: Tensor,
-    taus: Tensor,
-    legacy: bool,
-    valid: Tensor | None = None,
+    expected: Tensor, targets: Tensor, taus: Tensor, legacy: bool, valid: Tensor | None = None
 ) -> Tensor:
     """Quantile regression with the Huber loss, kappa = 1.
 
@@ -223,49 +214,31 @@ class TorchIQN:
     """One agent: a local and a target network, an optimiser and a ring of its own frames.
 
     Args:
+        config: sizes and rates. Of `n_step` the original knows the exponent of gamma alone, and
+            `epsilon_decay` is a share of epsilon for each epoch.
         input_size: features of one frame; the networks take n_frames of them.
-        act_quantiles: taus drawn for a greedy action.
-        n_step: exponent of gamma in the loss, and nothing else.
-        tau: rate of the soft target update after each gradient step.
-        sync_freq: epochs between hard copies of the local to the target network.
         seed: seeds the agent's torch and numpy generators, its only sources of randomness.
         tuned: skip the autograd work of which the original makes no use; same results.
     """
 
     def __init__(
         self,
+        config: IQNConfig,
         input_size: int,
-        action_space: int = 4,
-        layer_size: int = 250,
-        n_quantiles: int = 12,
-        act_quantiles: int = 256,
-        batch_size: int = 256,
-        memory_size: int = 1024,
         n_frames: int = 5,
-        n_step: int = 3,
-        gamma: float = 0.99,
-        lr: float = 2.5e-4,
-        tau: float = 1e-3,
-        sync_freq: int = 200,
-        epsilon: float = 1.0,
-        epsilon_decay: float = 0.001,
-        epsilon_min: float = 0.0,
+        action_space: int = 4,
         seed: int = 0,
         tuned: bool = False,
     ) -> None:
-        self.action_space = action_space
-        self.act_quantiles, self.batch_size = act_quantiles, batch_size
-        self.n_step, self.gamma, self.tau, self.sync_freq = n_step, gamma, tau, sync_freq
-        self.epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
-        self.tuned = tuned
+        self.config, self.action_space, self.tuned = config, action_space, tuned
+        self.epsilon = config.epsilon
         self.rng = np.random.default_rng(seed)
         generator = torch.Generator().manual_seed(seed)
-        features = n_frames * input_size
-        self.local = IQN(features, action_space, layer_size, n_quantiles, generator)
-        self.target = IQN(features, action_space, layer_size, n_quantiles, generator)
+        sizes = n_frames * input_size, action_space, config.hidden, config.num_quantiles
+        self.local, self.target = IQN(*sizes, generator), IQN(*sizes, generator)
         self.hard_update()
-        self.optimizer = torch.optim.Adam(self.local.parameters(), lr=lr)
-        self.memory = LegacyRing(memory_size, input_size, n_frames)
+        self.optimizer = torch.optim.Adam(self.local.parameters(), lr=config.learning_rate)
+        self.memory = LegacyRing(config.buffer_size, input_size, n_frames)
 
     def stacked_state(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """The frames at the write head of the ring and `obs` (input_size,): (F * input_size,)."""
@@ -280,17 +253,17 @@ class TorchIQN:
         self.local.eval()
         with torch.no_grad():
             state = torch.from_numpy(stacked_state).unsqueeze(0)
-            return int(self.local.get_qvalues(state, self.act_quantiles).argmax())
+            return int(self.local.get_qvalues(state, self.config.act_quantiles).argmax())
 
     def start_epoch_action(self, epoch: int) -> None:
         """Leave a gap in the ring, and copy the local to the target network when it is due."""
         self.memory.add_empty()
-        if epoch % self.sync_freq == 0:
+        if epoch % self.config.sync_epochs == 0:
             self.hard_update()
 
     def train_step(self) -> float:
         """One gradient step on one batch; returns the loss, or 0 while the ring is too short."""
-        if self.memory.num_starts < self.batch_size:
+        if self.memory.num_starts < self.config.batch_size:
             return 0.0
         self.optimizer.zero_grad()
         loss = iqn_loss(self.local, self.target, self.sample(), detach=self.tuned)
@@ -302,9 +275,9 @@ class TorchIQN:
 
     def sample(self) -> dict[str, Tensor]:
         """A batch from memory, as `iqn_loss` takes it."""
-        windows = self.memory.sample(self.batch_size, self.rng)
+        windows = self.memory.sample(self.config.batch_size, self.rng)
         # Rewards and next states are one step apart: gamma**n_step is the original's discount.
-        discount = self.gamma**self.n_step * (1.0 - windows.dones)
+        discount = self.config.gamma**self.config.n_step * (1.0 - windows.dones)
         return {
             "obs": torch.from_numpy(windows.states),
             "action": torch.from_numpy(windows.actions),
@@ -316,14 +289,15 @@ class TorchIQN:
 
     def decay_epsilon(self) -> None:
         """Multiply epsilon by 1 - epsilon_decay, down to epsilon_min."""
-        self.epsilon = max(self.epsilon * (1.0 - self.epsilon_decay), self.epsilon_min)
+        decayed = self.epsilon * (1.0 - self.config.epsilon_decay)
+        self.epsilon = max(decayed, self.config.epsilon_min)
 
     def hard_update(self) -> None:
         """Copy the local to the target network."""
         self.target.load_state_dict(self.local.state_dict())
 
     def soft_update(self) -> None:
-        """Move the target network by a share `tau` of its distance to the local network."""
-        pairs = zip(self.target.parameters(), self.local.parameters(), strict=True)
-        for target, local in pairs:
-            target.data.copy_(self.tau * local.data + (1.0 - self.tau) * target.data)
+        """Move the target network by a share of its distance to the local network."""
+        rate = self.config.target_rate
+        for target, local in zip(self.target.parameters(), self.local.parameters(), strict=True):
+            target.data.copy_(rate * local.data + (1.0 - rate) * target.data)

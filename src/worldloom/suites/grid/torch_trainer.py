@@ -1,20 +1,30 @@
-"""The original's loop in PyTorch behind the face of a trainer."""
+"""The original's loop in PyTorch behind the face of a trainer: a world of objects."""
 
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from worldloom.core import stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key, PyTree
+from worldloom.suites.grid.object_world import ObjectTreasureHunt
 from worldloom.training.config import TrainConfig
 from worldloom.training.loops import turn_loop
 from worldloom.training.loops.turns import check_memory
 from worldloom.training.suite import Problem
 from worldloom.training.trainer import Metrics
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from worldloom.algos.iqn import IQNConfig
+    from worldloom.suites.grid.torch_iqn import TorchIQN
 
 
 class TorchTrainer:
@@ -29,17 +39,10 @@ class TorchTrainer:
                 "torch_sequential needs PyTorch, which is not installed; "
                 "pip install 'worldloom[torch]', or use a jax mode"
             )
-        from worldloom.suites.grid import torch_loop
-
-        self.settings = torch_settings(config, problem.env)
+        self.env, self._agents = baseline(config, problem.env)
         self._config, self._problem = config, problem
-        self._run_epoch = torch_loop.run_epoch
-        self.env, self._agents = torch_loop.setup(self.settings, config.seed, config.settings.tuned)
+        self.steps_per_iteration = problem.env.spec.horizon or 0
         self.iteration = 0
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.settings.turns
 
     @cached_property
     def loop(self) -> Any:
@@ -55,28 +58,21 @@ class TorchTrainer:
                 "a torch_sequential run cannot be resumed: the original keeps neither its memory "
                 "nor its generators; start it again, or resume a jax run"
             )
-        records = []
+        rows = []
         for _ in range(epochs):
-            turns = self.settings.turns
-            records.append(self._run_epoch(self.env, self._agents, self.iteration, turns))
+            rows.append(run_epoch(self.env, self._agents, self.iteration, self.steps_per_iteration))
             self.iteration += 1
-        rewards = np.array([r["rewards"] for r in records], np.float32)
-        losses = np.array([r["losses"] for r in records], np.float32)
-        return {
+        metrics = {name: np.array([row[name] for row in rows], np.float32) for name in rows[0]}
+        rewards, losses = metrics["agent_returns"], metrics["agent_loss"]
+        return metrics | {
             "return": rewards.sum(axis=1),
-            "agent_returns": rewards,
-            "turn_rewards": np.array([r["turn_rewards"] for r in records], np.float32),
-            "epsilon": np.array([r["epsilon"] for r in records], np.float32),
             "loss": losses.mean(axis=1),
-            "agent_loss": losses,
             "finite": np.asarray(np.isfinite(np.hstack([rewards, losses])).all(axis=1)),
         }
 
     def agents(self) -> PyTree:
         if self._loaded is not None:
             return self._loaded
-        from worldloom.suites.grid.torch_weights import to_flax
-
         return stack.stack([to_flax(agent.local) for agent in self._agents])
 
     def template(self) -> PyTree:
@@ -91,10 +87,8 @@ class TorchTrainer:
         self._loaded = state
 
 
-def torch_settings(config: TrainConfig, env: PureEnv) -> Any:
-    """The baseline's settings (a `TorchConfig`) for the same world and sizes."""
-    from worldloom.suites.grid.torch_loop import TorchConfig
-
+def object_options(config: TrainConfig, env: PureEnv) -> dict[str, Any]:
+    """Options of `ObjectTreasureHunt` for the same world; a ValueError for another task."""
     if env.base.name != "treasurehunt" or config.algo != "iqn":
         raise ValueError(
             "torch_sequential is the original's treasure hunt with IQN agents; "
@@ -133,29 +127,74 @@ def torch_settings(config: TrainConfig, env: PureEnv) -> Any:
             f"torch_sequential plays the original's task with its arithmetic and needs "
             f"{', '.join(missing)}; start from --preset original, or use a jax mode"
         )
-    return TorchConfig(
-        height=height,
-        width=width,
-        num_agents=env.spec.num_agents,
-        radius=world.radius,
-        spawn_prob=sum(rate for _, rate in world.kinds[0].becomes),
-        items="mixed" if "Bone" in value else "gems",
-        gem_value=value["Gem"],
-        food_value=value.get("Food", 5.0),
-        bone_value=value.get("Bone", -10.0),
-        turns=env.spec.horizon or 50,
-        layer_size=iqn.hidden,
-        n_quantiles=iqn.num_quantiles,
-        act_quantiles=iqn.act_quantiles,
-        batch_size=iqn.batch_size,
-        memory_size=iqn.buffer_size,
-        n_frames=env.spec.num_frames,
-        n_step=iqn.n_step,
-        gamma=iqn.gamma,
-        lr=iqn.learning_rate,
-        tau=iqn.target_rate,
-        sync_freq=iqn.sync_epochs,
-        epsilon=iqn.epsilon,
-        epsilon_decay=iqn.epsilon_decay,
-        epsilon_min=iqn.epsilon_min,
-    )
+    return {
+        "height": height,
+        "width": width,
+        "num_agents": env.spec.num_agents,
+        "radius": world.radius,
+        "spawn_prob": sum(rate for _, rate in world.kinds[0].becomes),
+        "items": "mixed" if "Bone" in value else "gems",
+    } | {f"{name.lower()}_value": value[name] for name in ("Gem", "Food", "Bone") if name in value}
+
+
+def baseline(config: TrainConfig, env: PureEnv) -> tuple[ObjectTreasureHunt, list["TorchIQN"]]:
+    """The baseline's world and agents for the settings of a run."""
+    options, tuned = object_options(config, env), config.settings.tuned
+    return setup(options, config.hyper, env.spec.num_frames, config.seed, tuned)
+
+
+def setup(
+    world: Mapping[str, Any], iqn: "IQNConfig", num_frames: int, seed: int, tuned: bool = False
+) -> tuple[ObjectTreasureHunt, list["TorchIQN"]]:
+    """A world, with the original's double walls, and its agents; `seed` decides what happens."""
+    from worldloom.suites.grid.torch_iqn import TorchIQN
+
+    world_seed, *seeds = np.random.SeedSequence(seed).generate_state(world["num_agents"] + 1)
+    env = ObjectTreasureHunt(**world, tuned=tuned, rng=np.random.default_rng(world_seed))
+    make = partial(TorchIQN, iqn, env.obs_size, num_frames, tuned=tuned)
+    return env, [make(seed=int(seed)) for seed in seeds]
+
+
+def run_epoch(
+    env: ObjectTreasureHunt, agents: Sequence["TorchIQN"], epoch: int, turns: int = 50
+) -> dict[str, Any]:
+    """A new world, `turns` turns, one gradient step for each agent, and a smaller epsilon."""
+    env.reset()
+    for agent in agents:
+        agent.start_epoch_action(epoch)
+    turn_rewards: list[list[float]] = []
+    for _ in range(turns):
+        env.spawn()
+        turn_rewards.append([])
+        for i, agent in enumerate(agents):
+            obs = env.pov(i)
+            action = agent.take_action(agent.stacked_state(obs))
+            reward = env.act(i, action)
+            agent.memory.add(obs, action, reward, float(env.is_done))
+            turn_rewards[-1].append(reward)
+    # Set only now, as in the original: no row of the ring ever carries done = 1.
+    env.is_done = True
+    metrics = {
+        "agent_returns": [sum(column) for column in zip(*turn_rewards, strict=True)],
+        "turn_rewards": turn_rewards,
+        "epsilon": agents[0].epsilon,  # the one that was acted with
+        "agent_loss": [agent.train_step() for agent in agents],
+    }
+    for agent in agents:
+        agent.decay_epsilon()
+    return metrics
+
+
+def to_flax(module: "nn.Module") -> dict[str, Any]:
+    """The parameters of `module` as flax variables, ``{"params": {layer: {name: array}}}``.
+
+    PyTorch keeps weights as (out, in), flax as (in, out) under the name `kernel`. The rest of a
+    parameter's path is the same in both: `ff_1.sigma_weight` is `["ff_1"]["sigma_kernel"]`.
+    """
+    flat = {}
+    for name, parameter in module.named_parameters():
+        path = tuple(name.replace("weight", "kernel").split("."))
+        # A copy, because jax may otherwise share memory that an optimiser changes in place.
+        array = np.array(parameter.detach().cpu().numpy())
+        flat[path] = jnp.array(array.T if path[-1].endswith("kernel") else array)
+    return {"params": unflatten_dict(flat)}

@@ -17,7 +17,7 @@ the table cannot say are three optional functions, the hooks:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -372,16 +372,3 @@ class GridWorld:
 
 def _is_move(action: Array) -> Array:
     return (action >= 0) & (action < len(MOVES))
-
-
-def describe(world: GridWorld) -> dict[str, Any]:
-    """A world's static facts, for tables and reports."""
-    height, width = world.shape
-    return {
-        "name": world.name,
-        "size": f"{height}x{width}",
-        "agents": world.num_agents,
-        "actions": list(world.actions),
-        "kinds": [kind.name for kind in world.kinds],
-        "turn_order": world.turn_order,
-    }

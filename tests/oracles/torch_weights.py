@@ -1,4 +1,4 @@
-"""Parameters from PyTorch modules to flax dictionaries and back.
+"""Parameters from flax dictionaries to PyTorch modules, the inverse of `torch_trainer.to_flax`.
 
 PyTorch keeps weights as (out, in), flax as (in, out) under the name `kernel`. The rest of a
 parameter's path is the same in both: `ff_1.sigma_weight` is `["ff_1"]["sigma_kernel"]`.
@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 if TYPE_CHECKING:
     from torch import nn
 
     from worldloom.nn.iqn import Noise as FlaxNoise
     from worldloom.suites.grid.torch_iqn import Noise as TorchNoise
-
-
-def to_flax(module: "nn.Module") -> dict[str, Any]:
-    """The parameters of `module` as flax variables, ``{"params": {layer: {name: array}}}``."""
-    flat = {}
-    for name, parameter in module.named_parameters():
-        path = tuple(name.replace("weight", "kernel").split("."))
-        # A copy, because jax may otherwise share memory that an optimiser changes in place.
-        array = np.array(parameter.detach().cpu().numpy())
-        flat[path] = jnp.array(array.T if path[-1].endswith("kernel") else array)
-    return {"params": unflatten_dict(flat)}
 
 
 def from_flax(params: Mapping[str, Any], module: "nn.Module") -> None:
