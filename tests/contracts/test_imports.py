@@ -67,12 +67,13 @@ def test_every_world_is_held_to_the_contract_on_worlds(graph):
 def test_every_command_and_every_part_of_a_suite_is_where_it_is_said_to_be():
     """They are named by text, which nothing else checks before it is used."""
     from worldloom.cli.main import commands
+    from worldloom.cli.report import WRITERS
     from worldloom.core.lazy import resolve
 
     places = {where for where, _ in commands().values()}
     for name in suites.SUITES:
         suite = suites.suite(name)
-        places |= set(suite.results.values()) | {world.make for world in suite.worlds.values()}
+        places |= {world.make for world in suite.worlds.values()} | set(WRITERS.values())
         parts = [suite.problem, suite.page, suite.export, suite.film, suite.play]
         documented = [part.__doc__ for part in parts if part is not None]
         places |= {text.split("`")[1] for text in documented if text and text.startswith("See `")}

@@ -39,7 +39,7 @@ HUNT = "train treasurehunt"
     [
         # Wrong sizes.
         (f"{HUNT} --world.height 2 --world.width 2", "train: a world of 2x2 has no room inside"),
-        (f"{HUNT} --world.radius 0", "treasurehunt: radius=0; use at least 1, or None"),
+        (f"{HUNT} --world.radius 0", "treasurehunt: radius=0; it must be at least 1"),
         (f"{HUNT} --world.num-agents 65", "num_agents=65 does not fit the 64 free cells of a 10x1"),
         (f"{HUNT} --world.num-agents 0", "num_agents=0 does not fit"),
         (f"{HUNT} --world.num-frames 0", "num_frames=0; it must be at least 1"),

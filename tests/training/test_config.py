@@ -265,7 +265,7 @@ def test_numbers_of_an_offline_algorithm_are_named_with_it():
         ({"gem_value": float("inf")}, "its rewards or rates are not all finite"),
         ({"spawn_prob": float("nan")}, "spawn_prob=nan; it must be a chance"),
         ({"num_agent": 2}, "treasurehunt has no option 'num_agent'; did you mean 'num_agents'"),
-        ({"turn_order": "both"}, "turn_order='both'; use 'interleaved' or 'simultaneous'"),
+        ({"turn_order": "both"}, "turn_order='both' is not known"),
     ],
 )
 def test_worlds_that_cannot_be_are_refused(tiny, world, message):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.adapters.brax_compat import quiet_import
-from worldloom.adapters.single_agent import as_dict, as_single
+from worldloom.adapters.single_agent import as_dict, as_single, carry_key
 from worldloom.core import draws, stack
 from worldloom.core.lazy import resolve
 from worldloom.core.protocols import Environment, PureEnv
@@ -68,11 +68,11 @@ class BraxEnv(Env):
 
     def reset(self, rng: Key) -> State:
         """A new episode, from a key of the new or of the old kind."""
-        return self.first(_begin(self.world.reset)(words_of(rng), self.sys), self.sys)
+        return self.first(carry_key(self.world.reset, _split)(words_of(rng), self.sys), self.sys)
 
     def step(self, state: State, action: Array) -> State:
         """One step; whatever else wrappers keep in `info` and `metrics` stays there."""
-        words, world, timestep = _go_on(self.world.step)(
+        words, world, timestep = carry_key(self.world.step, _split)(
             state.info["rng"], state.pipeline_state, self.stretched(action), self.sys
         )
         return state.replace(  # pyright: ignore[reportAttributeAccessIssue]
@@ -181,17 +181,16 @@ class TrainingEnvs(Wrapper):
                 raise ValueError(f"wrap_for_training: {name}={value}; it must be at least 1")
         self.episode_length, self.action_repeat = episode_length, action_repeat
         self._alike = randomization_fn is None
-        if randomization_fn is None:
-            self._params = env.sys
-            self._reset, self._step = reset_many(env.world), step_many(env.world)
-        else:
+        self._params, reset, step = env.sys, reset_many(env.world), step_many(env.world)
+        if randomization_fn is not None:
             self._params, axes = randomization_fn(env.sys)
-            self._reset = jax.vmap(env.world.reset, (0, axes))
-            self._step = jax.vmap(env.world.step, (0, 0, 0, axes))
+            reset = jax.vmap(env.world.reset, (0, axes))
+            step = jax.vmap(env.world.step, (0, 0, 0, axes))
+        self._reset, self._step = carry_key(reset, _split), carry_key(step, _split)
 
     def reset(self, rng: Key) -> State:
         """New episodes from keys (B,), or (B, 2) of the old kind."""
-        begun = _begin(self._reset)(words_of(rng), self._params)
+        begun = self._reset(words_of(rng), self._params)
         state = self.env.first(begun, self._params)
         zero = state.done
         totals = dict.fromkeys(("sum_reward", "length", *self.env.metric_names), zero)
@@ -235,7 +234,7 @@ class TrainingEnvs(Wrapper):
         no = zero > 0.0
 
         def one(old: _Played, _: None) -> tuple[_Played, None]:
-            words, world, timestep = _go_on(self._step)(old.words, old.world, action, self._params)
+            words, world, timestep = self._step(old.words, old.world, action, self._params)
             measured = self.env.measured(timestep, self._params)
             new = _Played(
                 words,
@@ -260,7 +259,7 @@ class TrainingEnvs(Wrapper):
         """Keys, states and observations, with those that are `done` begun anew."""
 
         def start(words):
-            words, world, timestep = _begin(self._reset)(words, self._params)
+            words, world, timestep = self._reset(words, self._params)
             return words, world, as_dict(timestep.obs)
 
         if self._alike:
@@ -289,26 +288,6 @@ def words_of(rng: Key) -> Array:
     if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(rng)
     return rng
-
-
-def _begin(reset: Callable) -> Callable:
-    """`reset` from words, of which the next are handed on."""
-
-    def begin(words: Array, params: PyTree) -> tuple[Array, PyTree, TimeStep]:
-        words, key = _split(words)
-        return words, *reset(key, params)
-
-    return begin
-
-
-def _go_on(step: Callable) -> Callable:
-    """`step` with words, of which the next are handed on."""
-
-    def go_on(words: Array, state: PyTree, action: Array, params: PyTree):
-        words, key = _split(words)
-        return words, *step(key, state, action, params)
-
-    return go_on
 
 
 def _split(words: Array) -> tuple[Array, Key]:

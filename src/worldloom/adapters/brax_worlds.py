@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.adapters.brax_compat import quiet_import
+from worldloom.adapters.single_agent import strongly_typed
 from worldloom.core.names import suggest
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict, Space
@@ -69,7 +70,7 @@ class BraxWorld:
 
     def __init__(self, name: str, env: Env) -> None:
         self.env = env
-        self._params = _strong(getattr(env, "sys", ()))
+        self._params = strongly_typed(getattr(env, "sys", ()))
         _, first = jax.eval_shape(self.reset, jax.random.key(0), self._params)
         self.spec = EnvSpec(
             name=f"brax:{name}",
@@ -84,7 +85,7 @@ class BraxWorld:
     def reset(self, key: Key, params: PyTree) -> tuple[State, TimeStep]:
         """A new episode."""
         with _quiet():
-            state = _strong(self._with(params).reset(key))
+            state = strongly_typed(self._with(params).reset(key))
         return state, _time_step(state)
 
     def step(self, key: Key, state: State, action: Array, params: PyTree) -> tuple[State, TimeStep]:
@@ -93,7 +94,7 @@ class BraxWorld:
         own: Any = state
         own = own.replace(metrics=dict(state.metrics), info=dict(state.info))
         with _quiet():
-            state = _strong(self._with(params).step(own, jnp.asarray(action, jnp.float32)))
+            state = strongly_typed(self._with(params).step(own, jnp.asarray(action, jnp.float32)))
         return state, _time_step(state)
 
     def _with(self, params: PyTree) -> Any:
@@ -126,14 +127,6 @@ def _unbounded(obs: PyTree) -> Space:
 
 def _float32(x: Any) -> Array:
     return jnp.asarray(x, jnp.float32)
-
-
-def _strong(tree: PyTree) -> PyTree:
-    """Python numbers and weakly typed arrays as arrays of a fixed type.
-
-    Otherwise the types of a state change from the first step to the second, and JAX compiles twice.
-    """
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
 def _check_options(name: str, env_class: type, options: Mapping[str, Any]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import worldloom
-from worldloom.adapters.single_agent import as_dict, as_single, policy_view
-from worldloom.core import draws, stack
+from worldloom.adapters.single_agent import as_dict, as_single, carry_key, policy_view
+from worldloom.core import stack
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.transforms import as_pure, base_state
 from worldloom.core.types import Array, Key, PyTree
@@ -61,10 +61,50 @@ def make_vector_env(
     return GymVectorEnv(env, num_envs, autoreset_mode=autoreset_mode, render_mode=render_mode)
 
 
+class _Shell:
+    """What one world and many have in common: the world as it is shown, its spaces and pictures."""
+
+    render_mode: str | None
+
+    def _prepare(
+        self,
+        env: Environment | PureEnv,
+        params: PyTree,
+        render_mode: str | None,
+        renderers: Renderers | None,
+        unit_actions: bool,
+    ) -> tuple[gymnasium.Space, gymnasium.Space]:
+        """Sets what both have, and returns the spaces of observations and actions of one world.
+
+        A world may have `gymnasium_view(env)`, of an env that it is the base of, and
+        `gymnasium_metadata(env)`.
+        """
+        # On the device: numbers of Python would be carried there in every step.
+        self.params = jax.device_put(as_pure(env).default_params() if params is None else params)
+        shown = policy_view(as_single(env, self.params, type(self).__name__))
+        self.env = getattr(shown.base, "gymnasium_view", lambda env: env)(shown)
+        known = getattr(self.env.base, "renderers", {}) if renderers is None else renderers
+        if render_mode is not None and render_mode not in known:
+            raise ValueError(
+                f"{self.env.spec.name} cannot be rendered as {render_mode!r}; "
+                f"{'it has ' + ', '.join(known) if known else 'give renderers for it'}"
+            )
+        self._renderers, self.render_mode = known, render_mode
+        self.metadata = {"render_modes": list(known), "render_fps": 4}
+        self.metadata |= getattr(self.env.base, "gymnasium_metadata", lambda env: {})(self.env)
+        self.unit_actions = unit_actions
+        spec = self.env.spec
+        return gym_space(spec.observation), gym_space(spec.action, unit_actions)
+
+    def _draw(self, state: PyTree) -> Any:
+        """A state drawn in the render mode."""
+        return self._renderers[str(self.render_mode)](base_state(state), self.params)
+
+
 # One world -------------------------------------------------------------------------------------
 
 
-class GymEnv(gymnasium.Env):
+class GymEnv(_Shell, gymnasium.Env):
     """One world. `reset(seed=s)` starts the episode that the key `jax.random.key(s)` leads to.
 
     Args:
@@ -88,20 +128,14 @@ class GymEnv(gymnasium.Env):
         renderers: Renderers | None = None,
         unit_actions: bool = False,
     ) -> None:
-        self.params = _placed(env, params)
-        self.env = _shown(env, self.params, "GymEnv")
-        self.unit_actions = unit_actions
-        self.observation_space = gym_space(self.env.spec.observation)
-        self.action_space = gym_space(self.env.spec.action, unit_actions)
-        self._renderers = _renderers(self.env, render_mode, renderers)
-        self.metadata = {"render_modes": list(self._renderers), "render_fps": 4}
-        self.metadata |= _metadata(self.env)
-        self.render_mode = render_mode
+        spaces = self._prepare(env, params, render_mode, renderers, unit_actions)
+        self.observation_space, self.action_space = spaces
         self._key: Key | None = None
         self._state: Any = None
         self._over = True
-        reset, step = _with_key(self.env)
-        self._reset, self._step = jax.jit(reset), jax.jit(step)
+        self._reset, self._step = (
+            jax.jit(carry_key(function)) for function in (self.env.reset, self.env.step)
+        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -134,13 +168,13 @@ class GymEnv(gymnasium.Env):
             return None
         if self._state is None:
             raise ValueError(f"{self}: there is nothing to draw yet; call reset() first")
-        return self._renderers[self.render_mode](base_state(self._state), self.params)
+        return self._draw(self._state)
 
 
 # Many worlds -----------------------------------------------------------------------------------
 
 
-class GymVectorEnv(VectorEnv):
+class GymVectorEnv(_Shell, VectorEnv):
     """`num_envs` worlds in one compiled step.
 
     World i plays as a `GymEnv` that is reset with seed + i. `autoreset_mode` says what happens
@@ -167,20 +201,10 @@ class GymVectorEnv(VectorEnv):
             raise ValueError(f"GymVectorEnv: num_envs={num_envs}; it must be at least 1")
         self.num_envs = num_envs
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.params = _placed(env, params)
-        self.env = _shown(env, self.params, "GymVectorEnv")
-        self.unit_actions = unit_actions
-        self.single_observation_space = gym_space(self.env.spec.observation)
-        self.single_action_space = gym_space(self.env.spec.action, unit_actions)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._renderers = _renderers(self.env, render_mode, renderers)
-        self.metadata = {
-            "render_modes": list(self._renderers),
-            "render_fps": 4,
-            "autoreset_mode": self.autoreset_mode,
-        } | _metadata(self.env)
-        self.render_mode = render_mode
+        spaces = self._prepare(env, params, render_mode, renderers, unit_actions)
+        self.single_observation_space, self.single_action_space = spaces
+        self.observation_space, self.action_space = (batch_space(s, num_envs) for s in spaces)
+        self.metadata["autoreset_mode"] = self.autoreset_mode
         self._worlds: Any = None  # keys (B,), states and time steps
         self._over = np.zeros(num_envs, bool)
         self._reset, self._renew, self._step = _batched(self.env, self.autoreset_mode)
@@ -240,8 +264,7 @@ class GymVectorEnv(VectorEnv):
             return None
         if self._worlds is None:
             raise ValueError(f"{self}: there is nothing to draw yet; call reset() first")
-        draw, state = self._renderers[self.render_mode], base_state(self._worlds[1])
-        return tuple(draw(one, self.params) for one in stack.unstack(state))
+        return tuple(map(self._draw, stack.unstack(self._worlds[1])))
 
     def _mask(self, mask: Any) -> NDArray[np.bool_]:
         if mask is None:
@@ -275,37 +298,17 @@ class GymVectorEnv(VectorEnv):
         last = np.full(self.num_envs, None, dtype=object)
         for i in np.flatnonzero(over):
             last[i] = like(self.single_observation_space, stack.index(obs, int(i)))
-        final_info = masked_infos(info, over)
-        return {
-            "final_obs": last,
-            "_final_obs": over.copy(),
-            "final_info": final_info,
-            "_final_info": over.copy(),
-        }
+        final = {"final_obs": last, "final_info": masked_infos(info, over)}
+        return final | {f"_{name}": over.copy() for name in final}
 
 
 # The compiled functions ------------------------------------------------------------------------
 
 
-def _with_key(env: PureEnv) -> tuple[Callable, Callable]:
-    """Reset and step that carry the key along: splitting it outside costs as much as a step."""
-
-    def reset(key, params):
-        key, reset_key = draws.split(key)
-        return key, *env.reset(reset_key, params)
-
-    def step(key, state, action, params):
-        key, step_key = draws.split(key)
-        return key, *env.step(step_key, state, action, params)
-
-    return reset, step
-
-
 def _batched(env: PureEnv, mode: AutoresetMode) -> tuple[Callable, Callable, Callable]:
     """Compiled reset, renewal of some worlds, and step; worlds are (keys, states, time steps)."""
-    reset_one, step_one = _with_key(env)
-    reset = jax.vmap(reset_one, (0, None))
-    step_all = jax.vmap(step_one, (0, 0, 0, None))
+    reset = jax.vmap(carry_key(env.reset), (0, None))
+    step_all = jax.vmap(carry_key(env.step), (0, 0, 0, None))
 
     def renew(mask: Array, keys: Key, worlds: PyTree, params: PyTree) -> PyTree:
         """`worlds`, with those in `mask` reset from `keys`; costs nothing where there is none."""
@@ -329,46 +332,13 @@ def _batched(env: PureEnv, mode: AutoresetMode) -> tuple[Callable, Callable, Cal
     return jax.jit(reset), jax.jit(renew), jax.jit(step)
 
 
-def _shown(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv:
-    """The world as this interface shows it: one agent, no critic, and as the world itself wants.
-
-    A world may have `gymnasium_view(env)`, of an env that it is the base of, and
-    `gymnasium_metadata(env)`.
-    """
-    single = policy_view(as_single(env, params, shell))
-    view = getattr(single.base, "gymnasium_view", None)
-    return single if view is None else view(single)
-
-
-def _metadata(env: PureEnv) -> dict[str, Any]:
-    own = getattr(env.base, "gymnasium_metadata", None)
-    return {} if own is None else own(env)
-
-
-def _placed(env: Environment | PureEnv, params: PyTree) -> PyTree:
-    """The parameters on the device: numbers of Python would be carried there in every step."""
-    return jax.device_put(as_pure(env).default_params() if params is None else params)
-
-
 def _word(seed: int) -> np.uint32:
     return np.uint32(seed % 2**32)
 
 
 def _parts(timestep: PyTree) -> tuple:
-    return (
-        as_dict(timestep.obs), timestep.reward, timestep.terminated, timestep.truncated,
-        as_dict(timestep.info),
-    )  # fmt: skip
-
-
-def _renderers(env: PureEnv, mode: str | None, given: Renderers | None) -> Renderers:
-    known = getattr(env.base, "renderers", {}) if given is None else given
-    if mode is not None and mode not in known:
-        raise ValueError(
-            f"{env.spec.name} cannot be rendered as {mode!r}; "
-            f"{'it has ' + ', '.join(known) if known else 'give renderers for it'}"
-        )
-    return known
+    ended = timestep.terminated, timestep.truncated
+    return as_dict(timestep.obs), timestep.reward, *ended, as_dict(timestep.info)
 
 
 # Names that gymnasium.make knows ---------------------------------------------------------------

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.adapters.single_agent import strongly_typed
 from worldloom.core import spaces
 from worldloom.core.names import suggest
 from worldloom.core.protocols import EnvSpec, PureEnv
@@ -29,12 +30,7 @@ except ModuleNotFoundError as error:  # gymnax 1.0.1 imports six and does not as
 # Environments whose observations leave the bounds that Gymnax 1.0.1 declares: negative rewards in
 # [0, 100], a context of -1 in [0, 2], pixels read as int8 in [0, 1], and -1.5e-8 in [0, 1].
 WRONG_BOUNDS = frozenset(
-    {
-        "GaussianBandit-misc",
-        "MemoryChain-bsuite",
-        "MNISTBandit-bsuite",
-        "UmbrellaChain-bsuite",
-    }
+    {"GaussianBandit-misc", "MemoryChain-bsuite", "MNISTBandit-bsuite", "UmbrellaChain-bsuite"}
 )
 
 
@@ -87,7 +83,7 @@ class GymnaxWorld:
         """A new episode."""
         obs, state = self.env.reset_env(key, params)
         obs, no = self._encode(obs), jnp.asarray(False)
-        return _strong(state), TimeStep(obs, jnp.float32(0.0), no, no, obs, ())
+        return strongly_typed(state), TimeStep(obs, jnp.float32(0.0), no, no, obs, ())
 
     def step(
         self, key: Key, state: PyTree, action: Array, params: PyTree
@@ -98,7 +94,7 @@ class GymnaxWorld:
         terminated = jnp.asarray(terminated, bool)
         truncated = jnp.asarray(self.env.is_truncated(state, params), bool) & ~terminated
         obs, reward = self._encode(obs), jnp.asarray(reward, jnp.float32)
-        return _strong(state), TimeStep(obs, reward, terminated, truncated, obs, ())
+        return strongly_typed(state), TimeStep(obs, reward, terminated, truncated, obs, ())
 
     def _encode(self, obs: Array) -> Array:
         if self._categories is None:
@@ -111,7 +107,7 @@ class GymnaxWorld:
 
 def _with_values(name: str, defaults: Any, values: dict[str, Any]) -> PyTree:
     """`defaults` as arrays, with the fields in `values` replaced by them, type and shape kept."""
-    params = _strong(defaults)
+    params = strongly_typed(defaults)
     known = [field.name for field in dataclasses.fields(defaults)]
     for field, value in values.items():
         if field not in known:
@@ -131,25 +127,13 @@ def _with_values(name: str, defaults: Any, values: dict[str, Any]) -> PyTree:
     return params
 
 
-def _strong(tree: PyTree) -> PyTree:
-    """Python numbers and weakly typed arrays as arrays of a fixed type.
-
-    Otherwise the types of a state change from the first step to the second, and JAX compiles twice.
-    """
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
-
-
 # Spaces ------------------------------------------------------------------------------------------
 
 
 def _observation_box(name: str, space: Any) -> spaces.Box:
     if isinstance(space, gymnax_spaces.Discrete):
         return spaces.Box(0.0, 1.0, (space.n,))
-    if not isinstance(space, gymnax_spaces.Box):
-        raise ValueError(
-            f"gymnax:{name}: observations of {space} have no counterpart here; "
-            "only Box and Discrete are supported"
-        )
+    _check_box(name, "observations", space)
     if name in WRONG_BOUNDS:
         return spaces.Box(-math.inf, math.inf, tuple(space.shape))
     low, high = np.min(_bounds(space.low)), np.max(_bounds(space.high))
@@ -159,11 +143,7 @@ def _observation_box(name: str, space: Any) -> spaces.Box:
 def _action_space(name: str, space: Any) -> spaces.Discrete | spaces.Box:
     if isinstance(space, gymnax_spaces.Discrete):
         return spaces.Discrete(space.n)
-    if not isinstance(space, gymnax_spaces.Box):
-        raise ValueError(
-            f"gymnax:{name}: actions of {space} have no counterpart here; "
-            "only Box and Discrete are supported"
-        )
+    _check_box(name, "actions", space)
     low, high = _bounds(space.low), _bounds(space.high)
     if np.ptp(low) or np.ptp(high):
         raise ValueError(
@@ -171,6 +151,14 @@ def _action_space(name: str, space: Any) -> spaces.Discrete | spaces.Box:
             "only a Box with the same bounds for all is supported"
         )
     return spaces.Box(float(np.min(low)), float(np.max(high)), tuple(space.shape))
+
+
+def _check_box(name: str, what: str, space: Any) -> None:
+    if not isinstance(space, gymnax_spaces.Box):
+        raise ValueError(
+            f"gymnax:{name}: {what} of {space} have no counterpart here; "
+            "only Box and Discrete are supported"
+        )
 
 
 def _bounds(bound: Any) -> np.ndarray:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from worldloom.adapters.single_agent import carry_key
 from worldloom.core.lazy import lazy, resolve
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import base_state
@@ -55,10 +56,8 @@ class GridParallelEnv(ParallelEnv):
         self.agents: list[str] = []
         frame: Any = env.spec.observation
         self.num_actions = num_actions(env.spec)
-        self.observation_spaces = {
-            agent: spaces.Box(frame.low, frame.high, frame.shape, np.dtype(frame.dtype).type)
-            for agent in self.possible_agents
-        }
+        box = (frame.low, frame.high, frame.shape, np.dtype(frame.dtype).type)
+        self.observation_spaces = {agent: spaces.Box(*box) for agent in self.possible_agents}
         self.action_spaces = {
             agent: spaces.Discrete(self.num_actions) for agent in self.possible_agents
         }
@@ -66,19 +65,10 @@ class GridParallelEnv(ParallelEnv):
         self.state_space = spaces.Box(0, len(env.base.kinds) - 1, layers, np.int8)
         self._key = jax.random.key(seed)
         self._world: Any = None
-        params = env.default_params()
-
-        # The keys travel through the compiled functions: splitting them outside costs as much
-        # as a step.
-        def reset(key):
-            key, reset_key = jax.random.split(key)
-            return key, *env.reset(reset_key, params)
-
-        def step(key, world, action):
-            key, step_key = jax.random.split(key)
-            return key, *env.step(step_key, world, action, params)
-
-        self._reset, self._step = jax.jit(reset), jax.jit(step)
+        self._params = env.default_params()
+        self._reset, self._step = (
+            jax.jit(carry_key(function, jax.random.split)) for function in (env.reset, env.step)
+        )
 
     def observation_space(self, agent: str) -> spaces.Space:
         """The frames that an agent sees, oldest first."""
@@ -94,7 +84,7 @@ class GridParallelEnv(ParallelEnv):
         """A new world; the same seed gives the same one. `options` are not used."""
         if seed is not None:
             self._key = jax.random.key(seed)
-        self._key, self._world, timestep = self._reset(self._key)
+        self._key, self._world, timestep = self._reset(self._key, self._params)
         self.agents = list(self.possible_agents)
         return self._by_agent(np.array(timestep.obs)), {agent: {} for agent in self.agents}
 
@@ -107,7 +97,7 @@ class GridParallelEnv(ParallelEnv):
         if not self.agents:
             raise ValueError(f"{self}: the episode is over, or has not begun; call reset() first")
         self._key, self._world, timestep = self._step(
-            self._key, self._world, self._checked(actions)
+            self._key, self._world, self._checked(actions), self._params
         )
         obs, reward, terminated, truncated = jax.device_get(
             (timestep.obs, timestep.reward, timestep.terminated, timestep.truncated)

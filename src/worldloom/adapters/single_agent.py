@@ -1,12 +1,13 @@
 """What the shells for one agent share: worlds without an agent axis, structs as dicts."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from worldloom.core import draws
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.spaces import Dict
 from worldloom.core.transforms import as_pure
@@ -42,6 +43,27 @@ def as_single(env: Environment | PureEnv, params: PyTree, shell: str) -> PureEnv
         return state, without_axis(timestep)
 
     return PureEnv(made.spec, made.default_params, reset, step, made.base)
+
+
+def carry_key(function: Callable, split: Callable = draws.split) -> Callable:
+    """`reset` or `step` that uses half of the key it is given, and returns the other half first.
+
+    Inside of the compiled function: splitting keys outside costs as much as a step.
+    """
+
+    def call(key: Key, *arguments: PyTree) -> tuple:
+        key, own_key = split(key)
+        return key, *function(own_key, *arguments)
+
+    return call
+
+
+def strongly_typed(tree: PyTree) -> PyTree:
+    """Python numbers and weakly typed arrays as arrays of a fixed type.
+
+    Otherwise the types of a state change from the first step to the second, and JAX compiles twice.
+    """
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
 def policy_view(env: PureEnv) -> PureEnv:

@@ -8,7 +8,7 @@ that never mix epochs, real n-step returns. `legacy=True` restores the original'
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,20 @@ from worldloom.replay.buffer import JAXBuffer
 
 FORMAT = "worldloom model 2"
 # Options of an algorithm that an object loop decides by itself, or names otherwise.
-_OF_THE_LOOP = (
-    "legacy",
-    "epsilon",
-    "epsilon_decay",
-    "epsilon_min",
-    "buffer_size",
-    "gradient_steps",
-    "unroll_length",
-    "learning_starts",
-)
+_OF_THE_LOOP = {"legacy", "epsilon", "epsilon_decay", "epsilon_min", "buffer_size"}
+_OF_THE_LOOP |= {"gradient_steps", "unroll_length", "learning_starts"}
+
+
+def _learner_part(name: str, missing: Callable[[Any], PyTree] = lambda learner: None) -> Any:
+    """A part of a model's learner, to read and to replace; `missing` where an agent has none."""
+
+    def read(model: "JAXModel") -> PyTree:
+        return getattr(model.learner, name, missing(model.learner))
+
+    def write(model: "JAXModel", value: PyTree) -> None:
+        model.learner = model.learner.replace(**{name: value})
+
+    return property(read, write)
 
 
 class JAXModel:
@@ -88,15 +92,8 @@ class JAXModel:
         )
         blank = jnp.zeros((1, n_frames, self.features), jnp.float32)
         self.learner: Any = jax.device_put(_init(agent, init_key, blank), self.device)
-        self.memory = JAXBuffer(
-            memory_size,
-            self.features,
-            n_frames,
-            config.n_step,
-            config.gamma,
-            legacy,
-            device=self.device,
-        )
+        sizes = memory_size, self.features, n_frames, config.n_step, config.gamma, legacy
+        self.memory = JAXBuffer(*sizes, device=self.device)
         self.memory.key = memory_key
 
     # What an object loop calls -------------------------------------------------------------------
@@ -161,32 +158,9 @@ class JAXModel:
     def model_name(self) -> str:
         return type(self).__name__
 
-    @property
-    def local_params(self) -> PyTree:
-        return self.learner.params
-
-    @local_params.setter
-    def local_params(self, params: PyTree) -> None:
-        self.learner = self.learner.replace(params=params)
-
-    params = local_params
-
-    @property
-    def target_params(self) -> PyTree:
-        """The target's parameters; the local ones for an agent that has no target."""
-        return getattr(self.learner, "target", self.learner.params)
-
-    @target_params.setter
-    def target_params(self, params: PyTree) -> None:
-        self.learner = self.learner.replace(target=params)
-
-    @property
-    def opt_state(self) -> PyTree:
-        return getattr(self.learner, "opt_state", ())
-
-    @opt_state.setter
-    def opt_state(self, opt_state: PyTree) -> None:
-        self.learner = self.learner.replace(opt_state=opt_state)
+    local_params = params = _learner_part("params")
+    target_params = _learner_part("target", lambda learner: learner.params)
+    opt_state = _learner_part("opt_state", lambda learner: ())
 
     def sync_target(self) -> None:
         """The hard copy of the local parameters to the target, where there is one."""
@@ -332,7 +306,7 @@ class JAXiRainbowModel(JAXModel):
 
     @property
     def qnetwork_target(self) -> "QNetwork":
-        return QNetwork(self.agent.network, self.target_params, self.n_quantiles)
+        return dataclasses.replace(self.qnetwork_local, params=self.target_params)
 
 
 JAXIQN = JAXiRainbowModel

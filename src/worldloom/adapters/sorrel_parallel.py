@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from worldloom.adapters.sorrel import JAXModel, act_once, learn_once
 from worldloom.algos.iqn import IQN, IQNConfig
-from worldloom.core import stack
+from worldloom.core import draws, stack
 from worldloom.core.types import Array, Key, PyTree
 
 
@@ -37,7 +37,7 @@ def parallel_take_actions(
     params = stack.stack([p if "params" in p else {"params": p} for p in all_params])
     hidden, actions = params["params"]["advantage"]["kernel"].shape[1:]
     config = IQNConfig(hidden=hidden, act_quantiles=n_tau, act_levels="random")
-    agent, keys = IQN(config, actions), _typed(all_rng_keys)
+    agent, keys = IQN(config, actions), draws.as_key(jnp.stack(list(all_rng_keys)))
     greedy = jnp.zeros(len(observations))
     return np.asarray(_act_all(agent, params, observations[:, None], keys, greedy)[1])
 
@@ -89,14 +89,6 @@ def _model_of(agent: Any) -> JAXModel:
             f"{type(model).__name__} is no model of this package; use JAXIQN or a JAXModel"
         )
     return model
-
-
-def _typed(keys: Sequence[Key]) -> Key:
-    """Keys (A,) of the new kind, from keys of either kind."""
-    stacked = jnp.stack(list(keys))
-    if jnp.issubdtype(stacked.dtype, jax.dtypes.prng_key):
-        return stacked
-    return jax.random.wrap_key_data(stacked)
 
 
 @partial(jax.jit, static_argnums=0)

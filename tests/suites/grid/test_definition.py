@@ -190,7 +190,7 @@ GLYPH = '{glyph: "o", color: [200, 0, 0], value: 1.5}'
         (change("num_agents: 2", "num_agents: 0"), "w.yaml: num_agents: 0; it must be a whole"),
         (change("num_agents: 2", "num_agents: 80"), "num_agents=80 does not fit the 6 free cells"),
         (TEXT + "radius: 0\n", "w.yaml: radius: 0; it must be .* of at least 1, or all"),
-        (TEXT + "turn_order: random\n", "w.yaml: tiny: turn_order='random'; use 'interleaved'"),
+        (TEXT + "turn_order: random\n", "w.yaml: tiny: turn_order='random' is not known"),
         (TEXT + "view: 3\n", "w.yaml: view: 3; it must be a text"),
         (TEXT + "horizon: -1\n", "w.yaml: horizon: -1; it must be a whole number of at least 1"),
         (TEXT + "num_frames: 1.5\n", "w.yaml: num_frames: 1.5; it must be a whole number"),

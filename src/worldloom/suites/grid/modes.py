@@ -18,7 +18,7 @@ import numpy as np
 from worldloom.algos.independent import nothing_learned
 from worldloom.core import draws, stack
 from worldloom.core.rollout import agent_turn, turn_keys
-from worldloom.core.types import Key, PyTree, RunState, Turn
+from worldloom.core.types import Array, Key, PyTree, RunState, Turn
 from worldloom.suites.grid.suite import JAX_MODES
 from worldloom.training.config import TrainConfig
 from worldloom.training.loops import turn_loop
@@ -50,10 +50,6 @@ def make_repeat(loop: TurnLoop, mode: str, chunk: int = 10) -> Any:
     raise ValueError(f"mode={mode!r}; use one of {', '.join(JAX_MODES)}")
 
 
-def _to_host(rows: list[PyTree]) -> PyTree:
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *rows)
-
-
 class Parallel:
     """Python over turns; all agents of a turn, and all updates, in one call each."""
 
@@ -61,9 +57,9 @@ class Parallel:
         self.loop = loop
         self._keys = Jitted(loop.keys)
         self._start = Jitted(loop.start, donate=(0,))
-        self._turn = Jitted(loop.turn, donate=(0,))
         self._remember = Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
         self._ready = Jitted(loop.ready)
+        self._turn = Jitted(loop.turn, donate=(0,))
         self._update = Jitted(loop.update, donate=(0,))
         self._finish = Jitted(
             lambda run, turns, learned: loop.finish(
@@ -81,30 +77,39 @@ class Parallel:
         for _ in range(count):
             keys = self._keys(run)
             run = self._start(run, keys)
-            worlds, turns = run.worlds, []
+            learners, worlds, turns = self.learners(run), run.worlds, []
             for key in keys.turns:
-                worlds, turn = self._turn(worlds, run.learner.params, key, run.iteration)
+                worlds, turn = self.turn(worlds, learners, key, run.iteration)
                 turns.append(turn)
             run = self._remember(run.replace(worlds=worlds), turns)
-            ready = self._ready(run)
-            learned = []
-            for key in keys.updates:
-                run, metrics = self._update(run, key, ready)
-                learned.append(metrics)
-            run, row = self._finish(run, turns, learned)
+            run, row = self.learn(run, learners, turns, keys.updates)
             rows.append(row)
-        return run, _to_host(rows)
+        return run, jax.tree.map(lambda *leaves: np.stack(list(map(np.asarray, leaves))), *rows)
+
+    def learners(self, run: RunState) -> Any:
+        """The learners in the form that `turn` and `learn` take them."""
+        return run.learner
+
+    def turn(self, worlds: PyTree, learners: Any, key: Key, iteration: Array) -> Any:
+        """One turn of all agents: the worlds, and what happened."""
+        return self._turn(worlds, learners.params, key, iteration)
+
+    def learn(self, run: RunState, learners: Any, turns: list[Turn], keys: Key) -> Any:
+        """All updates of an iteration: the run, and its row of metrics."""
+        ready, learned = self._ready(run), []
+        for key in keys:
+            run, metrics = self._update(run, key, ready)
+            learned.append(metrics)
+        return self._finish(run, turns, learned)
 
 
-class Sequential:
+class Sequential(Parallel):
     """Python over turns and over agents, as an object loop would, with jitted calls inside."""
 
     def __init__(self, loop: TurnLoop):
-        self.loop = loop
+        super().__init__(loop)
         env, params = loop.worlds, loop.params
-        self._keys = Jitted(loop.keys)
         self._turn_keys = Jitted(lambda key: turn_keys(key, env.spec.num_agents))
-        self._start = Jitted(loop.start, donate=(0,))
 
         # Keys are split as in `play_turn`, so that the same turn gets the same draws.
         def look_and_act(worlds, i, agent, key, iteration):
@@ -130,20 +135,49 @@ class Sequential:
         self._end = Jitted(end, donate=(0,))
         self._look = Jitted(look)
         self._act_and_end = Jitted(act_and_end, donate=(0,))
-        self._remember = Jitted(lambda run, turns: loop.remember(run, stack.stack(turns)), (0,))
-        self._ready = Jitted(loop.ready)
         self._agent_keys = Jitted(lambda key: agent_keys(key, env.spec.num_agents))
         size = loop.agent.config.batch_size
         self._sample = Jitted(
             lambda replay, i, key: loop.ring.sample(stack.index(replay, i), key, size)
         )
-        self._learn = Jitted(loop.agent.update, donate=(0,))
+        self._update = Jitted(loop.agent.update, donate=(0,))
         self._finish = Jitted(loop.finish, donate=(0,))
         self._no_metrics: PyTree = None
 
-    @property
-    def compile_seconds(self) -> float:
-        return sum(f.compile_seconds for f in vars(self).values() if isinstance(f, Jitted))
+    def learners(self, run: RunState) -> list[PyTree]:
+        return stack.unstack(run.learner)
+
+    def turn(self, worlds: PyTree, learners: list, key: Key, iteration: Array) -> Any:
+        keys, world_key = self._turn_keys(key)
+        agents = [
+            (jnp.int32(i), learner.params, key)
+            for i, (learner, key) in enumerate(zip(learners, keys, strict=True))
+        ]
+        if not self.loop.env.spec.interleaved:
+            turns = [self._look(worlds, *agent, iteration) for agent in agents]
+            return self._act_and_end(worlds, turns, world_key)
+        turns = []
+        for agent in agents:
+            worlds, done = self._look_and_act(worlds, *agent, iteration)
+            turns.append(done)
+        return self._end(worlds, turns, world_key)
+
+    def learn(self, run: RunState, learners: list, turns: list[Turn], keys: Key) -> Any:
+        ready = np.asarray(self._ready(run))
+        learned = []
+        for key in keys:
+            sample_keys, learn_keys = self._agent_keys(key)
+            metrics = []
+            for i, learner in enumerate(learners):
+                batch = self._sample(run.replay, jnp.int32(i), sample_keys[i])
+                if ready[i]:
+                    learners[i], one = self._update(learner, batch, learn_keys[i])
+                else:
+                    one = self._nothing(learner, batch, key)
+                metrics.append(one)
+            learned.append(stack.stack(metrics))
+        run = run.replace(learner=stack.stack(learners))
+        return self._finish(run, stack.stack(turns), self.loop.gather(learned, run))
 
     def _nothing(self, learner: PyTree, batch: PyTree, key: Key) -> PyTree:
         """Metrics of an agent that did not learn."""
@@ -151,45 +185,3 @@ class Sequential:
             shapes = jax.eval_shape(self.loop.agent.update, learner, batch, key)[1]
             self._no_metrics = nothing_learned(shapes)
         return self._no_metrics
-
-    def _play_turn(self, worlds: PyTree, agents: list, key, iteration) -> tuple[PyTree, Turn]:
-        keys, world_key = self._turn_keys(key)
-        numbered = [(jnp.int32(i), *pair) for i, pair in enumerate(zip(agents, keys, strict=True))]
-        if not self.loop.env.spec.interleaved:
-            turns = [self._look(worlds, *one, iteration) for one in numbered]
-            return self._act_and_end(worlds, turns, world_key)
-        turns = []
-        for one in numbered:
-            worlds, done = self._look_and_act(worlds, *one, iteration)
-            turns.append(done)
-        return self._end(worlds, turns, world_key)
-
-    def __call__(self, run: RunState, count: int) -> tuple[RunState, dict[str, np.ndarray]]:
-        rows = []
-        for _ in range(count):
-            keys = self._keys(run)
-            run = self._start(run, keys)
-            learners = stack.unstack(run.learner)
-            agents = [learner.params for learner in learners]
-            worlds, turns = run.worlds, []
-            for key in keys.turns:
-                worlds, turn = self._play_turn(worlds, agents, key, run.iteration)
-                turns.append(turn)
-            run = self._remember(run.replace(worlds=worlds), turns)
-            ready = np.asarray(self._ready(run))
-            learned = []
-            for key in keys.updates:
-                sample_keys, learn_keys = self._agent_keys(key)
-                metrics = []
-                for i, learner in enumerate(learners):
-                    batch = self._sample(run.replay, jnp.int32(i), sample_keys[i])
-                    if ready[i]:
-                        learners[i], one = self._learn(learner, batch, learn_keys[i])
-                    else:
-                        one = self._nothing(learner, batch, key)
-                    metrics.append(one)
-                learned.append(stack.stack(metrics))
-            run = run.replace(learner=stack.stack(learners))
-            run, row = self._finish(run, stack.stack(turns), self.loop.gather(learned, run))
-            rows.append(row)
-        return run, _to_host(rows)

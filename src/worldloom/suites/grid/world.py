@@ -25,6 +25,7 @@ import numpy as np
 from flax import struct
 
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.protocols import EnvSpec, TurnOrder
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import apply_in_order, first_step, step_by_turn
@@ -81,11 +82,8 @@ class GridWorld:
     extra_params: Callable[[], PyTree] = field(default=tuple)
 
     def __post_init__(self):
-        check_kinds(
-            self.name,
-            self.kinds,
-            (self.agent, self.outside, *self.channels, *self.unseen),
-        )
+        mentioned = (self.agent, self.outside, *self.channels, *self.unseen)
+        check_kinds(self.name, self.kinds, mentioned)
         for role in ("agent", "outside"):
             check_solid(self.name, role, self.kinds[self.index[getattr(self, role)]])
         check_maps(self.name, self.kinds, self.maps)
@@ -104,14 +102,8 @@ class GridWorld:
                 f"{self.name}: actions={self.actions}; the first four must be {MOVES}, "
                 "actions of the world's own come after them"
             )
-        if self.turn_order not in ("interleaved", "simultaneous"):
-            raise ValueError(
-                f"{self.name}: turn_order={self.turn_order!r}; use 'interleaved' or 'simultaneous'"
-            )
-        if self.view not in ("onehot", "rgb"):
-            raise ValueError(f"{self.name}: view={self.view!r}; use 'onehot' or 'rgb'")
-        if self.radius is not None and self.radius < 1:
-            raise ValueError(f"{self.name}: radius={self.radius}; use at least 1, or None")
+        choices = {"turn_order": ("interleaved", "simultaneous"), "view": ("onehot", "rgb")}
+        check_fields(self.name, self, at_least={"radius": 1}, choices=choices)
         room = len(self.start_cells)
         if not 1 <= self.num_agents <= room:
             height, width = self.shape
@@ -279,8 +271,7 @@ class GridWorld:
             return state, reward
 
         def one(carry, x):
-            state, reward = carry
-            act, k = x
+            (state, reward), (act, k) = carry, x
             state, more = interact(self, k, state, act, params)
             return (state, reward + more), None
 
