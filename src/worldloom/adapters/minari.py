@@ -9,11 +9,11 @@ of a step must be the observation of the next one. The cost of each limit is in 
 
 import json
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,7 @@ def save(
         )
     width, moves = dataset.rows.obs.shape[1], dataset.rows.action.shape[1]
     base.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".worldloom-", dir=base))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".worldloom-", dir=base) as draft:
         with _datasets_path(draft), warnings.catch_warnings():
             # Minari asks for links, authors and environments that a dataset need not have.
             warnings.simplefilter("ignore", UserWarning)
@@ -128,9 +127,7 @@ def save(
             own = {"name": dataset.name, "digest": dataset.digest, "provenance": dataset.provenance}
             made.storage.update_metadata({_OWN: json.dumps(own)})
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_folder(draft / dataset_id, target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        replace_folder(Path(draft) / dataset_id, target)
     return target
 
 
@@ -165,10 +162,10 @@ def _root(root: str | Path | None) -> Path:
 
 
 @contextmanager
-def _datasets_path(folder: Path) -> Iterator[None]:
+def _datasets_path(folder: str) -> Iterator[None]:
     """Minari takes its folder from the environment alone."""
     before = os.environ.get(_ROOT)
-    os.environ[_ROOT] = str(folder)
+    os.environ[_ROOT] = folder
     try:
         yield
     finally:
@@ -196,32 +193,27 @@ def _buffers(dataset: Dataset) -> list[Any]:
 
     columns = columns_of(dataset)
     starts = np.append(np.asarray(dataset.starts), dataset.size)
-    infos: dict[str, np.ndarray] = {}
+    infos = {name: columns[name] for name in ("cost", "log_prob") if name in columns}
     if "cost" in columns:
-        infos |= {"cost": columns["cost"], "total_cost": columns["cost"].sum(1)}
-    if "log_prob" in columns:
-        infos["log_prob"] = columns["log_prob"]
-    buffers: list[Any] = []
+        infos["total_cost"] = columns["cost"].sum(1)
     build: Any = EpisodeBuffer  # its fields are declared as lists; arrays are what HDF5 wants
-    for first, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        part = slice(first, stop)
-        of_episode = {
-            name: np.concatenate([np.zeros_like(value[:1]), value[part]])
-            for name, value in infos.items()
-        }
-        buffers.append(
-            build(
-                observations=np.concatenate(
-                    [columns["obs"][part], columns["next_obs"][stop - 1 : stop]]
-                ),
-                actions=columns["action"][part],
-                rewards=columns["reward"][part],
-                terminations=columns["terminated"][part],
-                truncations=columns["truncated"][part],
-                infos=of_episode or None,
-            )
+
+    def episode(first: int, stop: int) -> Any:
+        rows = {name: column[first:stop] for name, column in columns.items()}
+        return build(
+            observations=np.concatenate([rows["obs"], rows["next_obs"][-1:]]),
+            actions=rows["action"],
+            rewards=rows["reward"],
+            terminations=rows["terminated"],
+            truncations=rows["truncated"],
+            infos={
+                name: np.concatenate([np.zeros_like(value[:1]), value[first:stop]])
+                for name, value in infos.items()
+            }
+            or None,
         )
-    return buffers
+
+    return [episode(*ends) for ends in pairwise(starts.tolist())]
 
 
 def _columns(folder: Path, episodes: list[Any]) -> tuple[dict[str, np.ndarray], list[Defect]]:

@@ -289,7 +289,7 @@ HOLE = Kind("Hole", "o", (0, 0, 0))
         ({"maps": (("..?.",),)}, r"no kind has the glyph '\?' used in a map; known: \. #"),
         ({"maps": (("..A.",),)}, "a map shows the kind 'Agent'; leave agents out of maps"),
         ({"actions": ("up", "left", "right", "down")}, "the first four must be"),
-        ({"turn_order": "random"}, "turn_order='random' is not known; known: interleaved, simultaneous"),
+        ({"turn_order": "random"}, "turn_order='random' is not known; known: interleaved"),
         ({"view": "ascii"}, "view='ascii' is not known; known: onehot, rgb"),
         ({"radius": 0}, "radius=0; it must be at least 1"),
         ({"num_agents": 9},

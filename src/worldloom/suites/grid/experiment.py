@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,8 @@ from worldloom.training.run import Run, run_folder, train
 # `per_epoch` ones are in epochs, and become environment steps. None: read below, or accepted
 # without effect because configurations hold it: `device` (JAX's default is taken), `save_weights`
 # (checkpoints are always written) and `model_update_freq` (the original itself never reads it).
+_SWITCHES = ("use_jax", "parallel_processing", "mode")
+_UNCHANGED = ("epsilon", "epsilon_decay", "epsilon_min", "n_step", "batch_size")
 _SETTINGS: dict[str, dict[str, str | None]] = {
     "experiment": {
         "epochs": "per_epoch.steps",
@@ -33,23 +35,13 @@ _SETTINGS: dict[str, dict[str, str | None]] = {
         "record_period": "per_epoch.record_every",
         "seed": "seed",
         "num_agents": "world.num_agents",
-        "use_jax": None,
-        "parallel_processing": None,
-        "mode": None,
-        "log_dir": None,
-        "name": None,
-        "run_name": None,
+        **dict.fromkeys((*_SWITCHES, "log_dir", "name", "run_name")),
     },
     "model": {
         "agent_vision_radius": "world.radius",
-        "epsilon": "iqn.epsilon",
-        "epsilon_decay": "iqn.epsilon_decay",
-        "epsilon_min": "iqn.epsilon_min",
         "layer_size": "iqn.hidden",
         "n_quantiles": "iqn.num_quantiles",
         "n_frames": "world.num_frames",
-        "n_step": "iqn.n_step",
-        "batch_size": "iqn.batch_size",
         "memory_size": "iqn.buffer_size",
         "sync_freq": "iqn.sync_epochs",
         "LR": "iqn.learning_rate",
@@ -60,14 +52,9 @@ _SETTINGS: dict[str, dict[str, str | None]] = {
         "num_worlds": "num_worlds",
         "updates_per_epoch": "iqn.gradient_steps",
         "tuned": "tuned",
-        "full_view": None,
-        "legacy": None,
-        "use_jax": None,
-        "parallel_processing": None,
-        "mode": None,
-        "device": None,
-        "model_update_freq": None,
-        "save_weights": None,
+        **{name: f"iqn.{name}" for name in _UNCHANGED},
+        **dict.fromkeys((*_SWITCHES, "full_view", "legacy")),
+        **dict.fromkeys(("device", "model_update_freq", "save_weights")),
     },
     "world": {
         name: f"world.{name}"
@@ -182,18 +169,18 @@ class TreasurehuntEnv(TreasurehuntExperiment):
         self.world = world
 
 
+@dataclass
 class _Logged(Hook):
     """Hands every epoch to a logger of the original's kind."""
 
-    def __init__(self, logger: Logger):
-        self._logger = logger
+    logger: Logger
 
     def on_iterations(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
             # An agent whose memory is not ready has learned nothing: its loss is NaN, there 0.
             loss = float(np.nansum(row["agent_loss"]))
             epoch, reward = row["iteration"] - 1, float(row["return"])
-            self._logger.record_turn(epoch, loss, reward, float(row["epsilon"]))
+            self.logger.record_turn(epoch, loss, reward, float(row["epsilon"]))
 
 
 def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> TrainConfig:

@@ -1,7 +1,7 @@
 """The page of a run in a gridworld: curves, every agent, every turn, and films."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -139,14 +139,14 @@ def turn_profile(rows: list[Row], iterations: int = _TURN_ITERATIONS) -> dict[st
             paid[int(row["iteration"]), int(row["turn"]), int(row["agent"])] = row["reward"]
     if not paid:
         return None
-    table: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for (iteration, turn, _), reward in paid.items():
-        table[iteration][turn] += reward
     # The first iteration of a tail and the last of a killed run may be cut.
     sizes = Counter(iteration for iteration, _, _ in paid)
-    whole = [n for n in sorted(table) if sizes[n] == max(sizes.values())][-iterations:]
-    turns = sorted(set().union(*(table[n] for n in whole)))
-    reward = np.array([[table[n][turn] for turn in turns] for n in whole])
+    whole = [n for n in sorted(sizes) if sizes[n] == max(sizes.values())][-iterations:]
+    turns = sorted({turn for iteration, turn, _ in paid if iteration in whole})
+    reward = np.zeros((len(whole), len(turns)))
+    for (iteration, turn, _), amount in paid.items():
+        if iteration in whole:
+            reward[whole.index(iteration), turns.index(turn)] += amount
     stderr = reward.std(axis=0, ddof=1) / math.sqrt(len(whole)) if len(whole) > 1 else None
     return {
         "turn": turns,

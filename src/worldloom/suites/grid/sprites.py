@@ -72,12 +72,10 @@ def _wall(pen: Pen, color: RGB, variant: int) -> None:
     for x, y in _SPECKS[texture][:3]:
         pen.disc(x, y, 0.05, lighter(top, 0.10), 0.035)
     rim = lighter(top, 0.26)
-    if sides & OPEN_LEFT:
-        pen.box(0, 0, 0.07, 1, rim)
-    if sides & OPEN_RIGHT:
-        pen.box(0.93, 0, 1, 1, rim)
-    if sides & OPEN_ABOVE:
-        pen.box(0, 0, 1, 0.07, rim)
+    edges = {OPEN_LEFT: (0, 0, 0.07, 1), OPEN_RIGHT: (0.93, 0, 1, 1), OPEN_ABOVE: (0, 0, 1, 0.07)}
+    for side, edge in edges.items():
+        if sides & side:
+            pen.box(*edge, rim)
     if sides & OPEN_BELOW:
         pen.box(0, 0.50, 1, 1, darker(color, 0.62))
         pen.box(0, 0.46, 1, 0.53, rim)
@@ -104,19 +102,11 @@ def _outlined(
 def _gem(pen: Pen, color: RGB, variant: int) -> None:
     left, right, top, girdle, tip = 0.17, 0.83, 0.20, 0.42, 0.86
     pen.disc(0.5, 0.86, 0.26, SHADOW, 0.07)
-    crown = [(0.31, top), (0.69, top), (right, girdle), (left, girdle)]
-    edge, grow = darker(color, 0.62), 0.045
-    pen.shape(
-        [
-            (0.29, top - grow),
-            (0.71, top - grow),
-            (right + grow * 1.3, girdle),
-            (0.5, tip + grow * 1.3),
-            (left - grow * 1.3, girdle),
-        ],
-        edge,
-    )
-    pen.shape(crown, lighter(color, 0.38))
+    grow = 0.045
+    rim = [(0.29, top - grow), (0.71, top - grow), (right + grow * 1.3, girdle)]
+    rim += [(0.5, tip + grow * 1.3), (left - grow * 1.3, girdle)]
+    pen.shape(rim, darker(color, 0.62))
+    pen.shape([(0.31, top), (0.69, top), (right, girdle), (left, girdle)], lighter(color, 0.38))
     pen.shape([(left, girdle), (0.38, girdle), (0.5, tip)], lighter(color, 0.16))
     pen.shape([(0.38, girdle), (0.62, girdle), (0.5, tip)], color)
     pen.shape([(0.62, girdle), (right, girdle), (0.5, tip)], darker(color, 0.28))
@@ -267,36 +257,15 @@ def _plain(pen: Pen, color: RGB, glyph: str) -> None:
 Painter = Callable[[Pen, RGB, int], None]
 
 # Kinds by name in small letters; floors have textures, the others look the same everywhere.
-FLOORS: dict[str, Painter] = {
-    "sand": _sand,
-    "grass": _grass,
-    "water": _water,
-    "river": _water,
-    "cleanriver": _water,
-    "pollution": _foul,
-    "soil": _soil,
-    "orchard": _grass,
-    "wall": _wall,
-}
-THINGS: dict[str, Painter] = {
-    "gem": _gem,
-    "food": _food,
-    "bone": _bone,
-    "apple": _apple,
-    "tree": _tree,
-    "appletree": _tree,
-    "bush": _tree,
-    "hare": _hare,
-    "stag": _stag,
-    "dirt": _muck,
-    "waste": _muck,
-    "beam": _beam,
-    "cleanbeam": _beam,
-    "zapbeam": _beam,
-    "rock": _rock,
-    "stone": _rock,
-    "it": _crown,
-}
+FLOORS: dict[str, Painter] = {"sand": _sand, "pollution": _foul, "soil": _soil, "wall": _wall}
+FLOORS |= dict.fromkeys(("grass", "orchard"), _grass)
+FLOORS |= dict.fromkeys(("water", "river", "cleanriver"), _water)
+THINGS: dict[str, Painter] = {"gem": _gem, "food": _food, "bone": _bone, "apple": _apple}
+THINGS |= {"hare": _hare, "stag": _stag, "it": _crown}
+THINGS |= dict.fromkeys(("tree", "appletree", "bush"), _tree)
+THINGS |= dict.fromkeys(("dirt", "waste"), _muck)
+THINGS |= dict.fromkeys(("beam", "cleanbeam", "zapbeam"), _beam)
+THINGS |= dict.fromkeys(("rock", "stone"), _rock)
 SPRITES = FLOORS | THINGS
 
 # Worlds in which others see which way an agent faces have an agent kind for each direction.

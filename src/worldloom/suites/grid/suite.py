@@ -27,7 +27,7 @@ class GridSettings:
 
 def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     """Settings that learn treasure hunt in seconds."""
-    common = {
+    common: dict[str, Any] = {
         "algo": algo or "iqn",
         "steps": 128_000,
         "num_worlds": 32,
@@ -36,15 +36,14 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
         "checkpoint_every": 64_000,
         "record_every": 80_000,
     }
-    on_policy = {"gamma": 0.9, "learning_rate": 1e-3, "num_minibatches": 4}
-    if algo in ("ppo", "mappo"):
-        return common | {"steps": 1_280_000, "num_worlds": 64, algo: on_policy}
     if algo == "bc":
-        offline = {"steps": 10_000, "eval_every": 0, "checkpoint_every": 0, "record_every": 0}
-        return common | offline | {"chunk": 1}
-    if algo == "pqn":
-        return common | {"steps": 1_280_000, "num_worlds": 64, algo: {"gamma": 0.9}}
-    return common
+        never = dict.fromkeys(("eval_every", "checkpoint_every", "record_every"), 0)
+        return common | never | {"steps": 10_000, "chunk": 1}
+    on_policy = {"gamma": 0.9, "learning_rate": 1e-3, "num_minibatches": 4}
+    own = {"ppo": on_policy, "mappo": on_policy, "pqn": {"gamma": 0.9}}
+    if algo not in own:
+        return common
+    return common | {"steps": 1_280_000, "num_worlds": 64, algo: own[algo]}
 
 
 def original(**changes: Any) -> dict[str, Any]:
@@ -73,26 +72,15 @@ def original(**changes: Any) -> dict[str, Any]:
     return settings
 
 
+WORLDS = {
+    "treasurehunt": "five short-sighted agents share a field in which gems appear",
+    "tag": "one agent is it and passes that on by walking into another",
+    "cleanup": "apples grow only while somebody cleans the river, which pays nothing",
+    "staghunt": "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
+}
 SUITE = Suite(
     name="grid",
-    worlds={
-        "treasurehunt": World(
-            "worldloom.suites.grid.treasurehunt:make",
-            "five short-sighted agents share a field in which gems appear",
-        ),
-        "tag": World(
-            "worldloom.suites.grid.tag:make",
-            "one agent is it and passes that on by walking into another",
-        ),
-        "cleanup": World(
-            "worldloom.suites.grid.cleanup:make",
-            "apples grow only while somebody cleans the river, which pays nothing",
-        ),
-        "staghunt": World(
-            "worldloom.suites.grid.staghunt:make",
-            "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
-        ),
-    },
+    worlds={n: World(f"worldloom.suites.grid.{n}:make", text) for n, text in WORLDS.items()},
     settings=GridSettings,
     defaults=defaults,
     problem=lazy("worldloom.suites.grid.problem:make_problem"),

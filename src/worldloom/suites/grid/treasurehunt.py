@@ -12,11 +12,6 @@ from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.suites.grid.kinds import Kind, bordered
 from worldloom.suites.grid.world import GridWorld
 
-EMPTY = Kind("Empty", ".", (0, 0, 0))
-WALL = Kind("Wall", "#", (88, 92, 108), value=-1.0, passable=False)
-SAND = Kind("Sand", ",", (226, 202, 150))
-AGENT = Kind("Agent", "A", (64, 120, 220), passable=False)
-
 
 def world(
     *,
@@ -48,32 +43,33 @@ def world(
     if not 0 <= spawn <= 1:
         raise ValueError(f"treasurehunt: spawn_prob={spawn:g}; it must be a chance in [0, 1]")
 
-    gem = Kind("Gem", "*", (38, 190, 170), value=gem_value)
+    outcomes = ("Gem",) if gems else ("Gem", "Food", "Bone")
+    becomes = tuple((name, spawn / len(outcomes)) for name in outcomes)
+    kinds = [
+        Kind("Empty", ".", (0, 0, 0), becomes=becomes),
+        Kind("Wall", "#", (88, 92, 108), value=-1.0, passable=False),
+        Kind("Sand", ",", (226, 202, 150)),
+        Kind("Gem", "*", (38, 190, 170), value=gem_value),
+        Kind("Bone", "x", (240, 240, 232), value=bone_value),
+        Kind("Food", "o", (226, 92, 70), value=food_value),
+        Kind("Agent", "A", (64, 120, 220), passable=False),
+    ]
     if gems:
-        empty = Kind("Empty", ".", (0, 0, 0), becomes=(("Gem", spawn),))
-        kinds = (empty, WALL, SAND, gem, AGENT)
-        channels = ("Empty", "Wall", "Sand", "Gem", "Agent")
-        unseen: tuple[str, ...] = ("Empty",)
+        kinds = [kind for kind in kinds if kind.name not in ("Bone", "Food")]
         floor = bordered(height, width, "#" if legacy else ".", ",")
     else:
-        outcomes = tuple((name, spawn / 3) for name in ("Gem", "Food", "Bone"))
-        empty = Kind("Empty", ".", (0, 0, 0), becomes=outcomes)
-        food = Kind("Food", "o", (226, 92, 70), value=food_value)
-        bone = Kind("Bone", "x", (240, 240, 232), value=bone_value)
-        kinds = (empty, WALL, SAND, gem, bone, food, AGENT)
-        channels = ("Empty", "Wall", "Gem", "Bone", "Food", "Agent")
-        unseen = ("Empty", "Sand")
         floor = ("," * width,) * height
     return GridWorld(
         name="treasurehunt",
-        kinds=kinds,
+        kinds=tuple(kinds),
         maps=(floor, bordered(height, width, "#", ".")),
         num_agents=num_agents,
         radius=radius,
         turn_order=turn_order,
         view=view,
-        channels=channels,
-        unseen=unseen,
+        # Of the mixed world's floor, agents see nothing.
+        channels=tuple(kind.name for kind in kinds if gems or kind.name != "Sand"),
+        unseen=("Empty",) if gems else ("Empty", "Sand"),
     )
 
 
