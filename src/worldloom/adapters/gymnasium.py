@@ -159,8 +159,8 @@ class GymEnv(_Shell, gymnasium.Env):
         self._key, self._state, timestep = self._step(self._key, self._state, taken, self.params)
         obs, reward, terminated, truncated, info = jax.device_get(_parts(timestep))
         self._over = bool(terminated or truncated)
-        seen = like(self.observation_space, obs)
-        return seen, float(reward), bool(terminated), bool(truncated), plain_info(info)
+        obs = like(self.observation_space, obs)
+        return obs, float(reward), bool(terminated), bool(truncated), plain_info(info)
 
     def render(self) -> Any:
         """The state drawn in the render mode; nothing without one."""
@@ -255,8 +255,8 @@ class GymVectorEnv(_Shell, VectorEnv):
         infos = masked_infos(shown[1], np.ones(self.num_envs, bool))
         if self.autoreset_mode is AutoresetMode.SAME_STEP and self._over.any():
             infos |= self._final(last_obs, last_info, self._over)
-        seen = like(self.observation_space, shown[0])
-        return seen, reward.astype(np.float64), terminated.copy(), truncated.copy(), infos
+        obs = like(self.observation_space, shown[0])
+        return obs, reward.astype(np.float64), terminated.copy(), truncated.copy(), infos
 
     def render(self) -> tuple[Any, ...] | None:
         """Each world drawn in the render mode; nothing without one."""

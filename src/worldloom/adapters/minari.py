@@ -51,8 +51,8 @@ def read_minari(source: str | Path, root: str | Path | None = None) -> Logged:
         metadata = stored.storage.metadata
         episodes = list(stored.iterate_episodes())
     except (OSError, KeyError, ValueError, AssertionError, ImportError) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{folder} is not a Minari dataset that can be read: {said}") from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{folder} is not a Minari dataset that can be read: {reason}") from None
     _box(folder, "observation", stored.observation_space)
     low, high = _box(folder, "action", stored.action_space)
     own = metadata.get(_OWN)

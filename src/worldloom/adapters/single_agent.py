@@ -76,16 +76,16 @@ def policy_view(env: PureEnv) -> PureEnv:
     if set(parts) != {"state", "privileged_state"}:
         return env
 
-    def seen(state: PyTree, timestep: TimeStep) -> tuple[PyTree, TimeStep]:
+    def without_critic(state: PyTree, timestep: TimeStep) -> tuple[PyTree, TimeStep]:
         obs, last = as_dict(timestep.obs), as_dict(timestep.final_obs)
         info = as_dict(timestep.info) | {"privileged_state": obs["privileged_state"]}
         return state, timestep.replace(obs=obs["state"], final_obs=last["state"], info=info)
 
     def reset(key: Key, params: PyTree):
-        return seen(*env.reset(key, params))
+        return without_critic(*env.reset(key, params))
 
     def step(key: Key, state: PyTree, action: PyTree, params: PyTree):
-        return seen(*env.step(key, state, action, params))
+        return without_critic(*env.step(key, state, action, params))
 
     spec = dataclasses.replace(env.spec, observation=parts["state"])
     return PureEnv(spec, env.default_params, reset, step, env.base)

@@ -137,12 +137,12 @@ def play(
             pairs = [draws.split(k) for k in agent_keys]
             if env.spec.interleaved:
                 for i, (choose_key, act_key) in enumerate(pairs):
-                    state, paid = parts.apply_agent(act_key, state, i, choose(i, choose_key))
-                    scores += np.asarray(paid)[0]
+                    state, rewards = parts.apply_agent(act_key, state, i, choose(i, choose_key))
+                    scores += np.asarray(rewards)[0]
             else:
                 actions = jnp.stack([choose(i, pair[0]) for i, pair in enumerate(pairs)], axis=1)
-                state, paid = parts.apply_all(apply_key, state, actions)
-                scores += np.asarray(paid)[0]
+                state, rewards = parts.apply_all(apply_key, state, actions)
+                scores += np.asarray(rewards)[0]
             state, terminated, truncated = parts.end_turn(end_key, state)
             over, turn = bool(terminated[0] | truncated[0]), turn + 1
             if record is not None:

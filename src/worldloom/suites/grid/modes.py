@@ -117,8 +117,8 @@ class Sequential(Parallel):
 
         def end(worlds, turns, key):
             worlds, terminated, truncated = env.end_turn(draws.split(key)[1], worlds, params)
-            frame, action, paid = stack.stack(turns)
-            return worlds, Turn(frame, action, paid.sum(axis=0).T, terminated, truncated)
+            frame, action, reward = stack.stack(turns)
+            return worlds, Turn(frame, action, reward.sum(axis=0).T, terminated, truncated)
 
         def look(worlds, i, agent, key, iteration):
             obs = env.observe_agent(worlds, i, params)
@@ -127,9 +127,9 @@ class Sequential(Parallel):
         def act_and_end(worlds, turns, key):
             apply_key, end_key = draws.split(key)
             action, frame = stack.stack(turns)
-            worlds, paid = env.apply_all(apply_key, worlds, action.T, params)
+            worlds, reward = env.apply_all(apply_key, worlds, action.T, params)
             worlds, terminated, truncated = env.end_turn(end_key, worlds, params)
-            return worlds, Turn(frame, action, paid.T, terminated, truncated)
+            return worlds, Turn(frame, action, reward.T, terminated, truncated)
 
         self._look_and_act = Jitted(look_and_act, donate=(0,))
         self._end = Jitted(end, donate=(0,))

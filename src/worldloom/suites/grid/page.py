@@ -133,18 +133,18 @@ def turn_profile(rows: list[Row], iterations: int = _TURN_ITERATIONS) -> dict[st
     whole ones.
     """
     # Of an iteration that a resumed run played again, the later rows count.
-    paid: dict[tuple[int, int, int], float] = {}
+    rewards: dict[tuple[int, int, int], float] = {}
     for row in rows:
         if all(is_number(row.get(name)) for name in ("iteration", "turn", "agent", "reward")):
-            paid[int(row["iteration"]), int(row["turn"]), int(row["agent"])] = row["reward"]
-    if not paid:
+            rewards[int(row["iteration"]), int(row["turn"]), int(row["agent"])] = row["reward"]
+    if not rewards:
         return None
     # The first iteration of a tail and the last of a killed run may be cut.
-    sizes = Counter(iteration for iteration, _, _ in paid)
+    sizes = Counter(iteration for iteration, _, _ in rewards)
     whole = [n for n in sorted(sizes) if sizes[n] == max(sizes.values())][-iterations:]
-    turns = sorted({turn for iteration, turn, _ in paid if iteration in whole})
+    turns = sorted({turn for iteration, turn, _ in rewards if iteration in whole})
     reward = np.zeros((len(whole), len(turns)))
-    for (iteration, turn, _), amount in paid.items():
+    for (iteration, turn, _), amount in rewards.items():
         if iteration in whole:
             reward[whole.index(iteration), turns.index(turn)] += amount
     stderr = reward.std(axis=0, ddof=1) / math.sqrt(len(whole)) if len(whole) > 1 else None

@@ -47,13 +47,14 @@ def frames(
     turns = len(layers) - 1
     texts = [""] * (turns + 1)
     if rewards is not None:
-        paid = np.asarray(rewards, float)
-        if len(paid) != turns:
+        rewards = np.asarray(rewards, float)
+        if len(rewards) != turns:
             raise ValueError(
-                f"frames: {len(paid)} rewards for {turns} turns between {len(layers)} states; "
+                f"frames: {len(rewards)} rewards for {turns} turns between {len(layers)} states; "
                 "give one row for each turn"
             )
-        scores = np.concatenate([[0.0], np.cumsum(paid.sum(axis=tuple(range(1, paid.ndim))))])
+        each_turn = rewards.sum(axis=tuple(range(1, rewards.ndim)))
+        scores = np.concatenate([[0.0], np.cumsum(each_turn)])
         decimals = 0 if np.allclose(scores, np.round(scores)) else 1
         texts = [f"score {score:.{decimals}f}" for score in scores]
     pictures = [_pixels(bank, numbers) for numbers in cells]
