@@ -27,6 +27,18 @@ from worldloom.nn.iqn import IQNJAX
 from worldloom.replay.buffer import JAXBuffer
 
 FORMAT = "worldloom model 2"
+# What the original calls an option of `IQNConfig`.
+IQN_NAMES = {
+    "layer_size": "hidden",
+    "n_quantiles": "num_quantiles",
+    "n_step": "n_step",
+    "batch_size": "batch_size",
+    "LR": "learning_rate",
+    "TAU": "target_rate",
+    "GAMMA": "gamma",
+}
+_LOOP_NAMES = ("memory_size", "n_frames", "sync_freq", "device", "seed", "legacy")
+_LOOP_NAMES += ("epsilon", "epsilon_min")
 # Options of an algorithm that an object loop decides by itself, or names otherwise.
 _OF_THE_LOOP = {"legacy", "epsilon", "epsilon_decay", "epsilon_min", "buffer_size"}
 _OF_THE_LOOP |= {"gradient_steps", "unroll_length", "learning_starts"}
@@ -268,34 +280,18 @@ class JAXiRainbowModel(JAXModel):
         *,
         legacy: bool = False,
     ) -> None:
+        given = locals()
         config = IQNConfig(
-            hidden=layer_size,
-            num_quantiles=n_quantiles,
+            **{name: given[original] for original, name in IQN_NAMES.items()},
             act_quantiles=256 if legacy else n_quantiles,
             act_levels="random" if legacy else "midpoints",
             levels="own" if legacy else "shared",
             noisy=True,
-            learning_rate=LR,
             max_grad_norm=1.0,
-            gamma=GAMMA,
-            n_step=n_step,
-            target_rate=TAU,
-            batch_size=batch_size,
             legacy=legacy,
         )
-        super().__init__(
-            input_size,
-            action_space,
-            IQN(config, int(action_space)),
-            memory_size=memory_size,
-            n_frames=n_frames,
-            epsilon=epsilon,
-            epsilon_min=epsilon_min,
-            sync_freq=sync_freq,
-            device=device,
-            seed=seed,
-            legacy=legacy,
-        )
+        agent = IQN(config, int(action_space))
+        super().__init__(input_size, action_space, agent, **{n: given[n] for n in _LOOP_NAMES})
         self.layer_size, self.n_step, self.n_quantiles = layer_size, n_step, n_quantiles
         self.batch_size, self.model_update_freq = batch_size, model_update_freq
         self.LR, self.TAU, self.GAMMA = LR, TAU, GAMMA

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from worldloom.adapters.sorrel import IQN_NAMES
 from worldloom.core.names import suggest
 from worldloom.suites.grid import treasurehunt
 from worldloom.suites.grid.object_world import Entity, ObjectTreasureHunt
@@ -23,11 +24,11 @@ from worldloom.training.progress import ShowProgress
 from worldloom.training.run import Run, run_folder, train
 
 # section -> key -> where it goes: a setting of the run, or an option of its algorithm or world.
-# `per_epoch` ones are in epochs, and become environment steps. None: read below, or accepted
-# without effect because configurations hold it: `device` (JAX's default is taken), `save_weights`
-# (checkpoints are always written) and `model_update_freq` (the original itself never reads it).
-_SWITCHES = ("use_jax", "parallel_processing", "mode")
-_UNCHANGED = ("epsilon", "epsilon_decay", "epsilon_min", "n_step", "batch_size")
+# `per_epoch` ones are in epochs, and become environment steps; `switch` ones decide mode and
+# arithmetic. None: names the folder, or is accepted without effect because configurations hold it:
+# `device` (JAX's default is taken), `save_weights` (checkpoints are always written) and
+# `model_update_freq` (the original itself never reads it).
+_SWITCHES = {name: f"switch.{name}" for name in ("use_jax", "parallel_processing", "mode")}
 _SETTINGS: dict[str, dict[str, str | None]] = {
     "experiment": {
         "epochs": "per_epoch.steps",
@@ -35,25 +36,24 @@ _SETTINGS: dict[str, dict[str, str | None]] = {
         "record_period": "per_epoch.record_every",
         "seed": "seed",
         "num_agents": "world.num_agents",
-        **dict.fromkeys((*_SWITCHES, "log_dir", "name", "run_name")),
+        **_SWITCHES,
+        **dict.fromkeys(("log_dir", "name", "run_name")),
     },
     "model": {
         "agent_vision_radius": "world.radius",
-        "layer_size": "iqn.hidden",
-        "n_quantiles": "iqn.num_quantiles",
         "n_frames": "world.num_frames",
         "memory_size": "iqn.buffer_size",
         "sync_freq": "iqn.sync_epochs",
-        "LR": "iqn.learning_rate",
-        "TAU": "iqn.target_rate",
-        "GAMMA": "iqn.gamma",
         "seed": "seed",
         "num_agents": "world.num_agents",
         "num_worlds": "num_worlds",
         "updates_per_epoch": "iqn.gradient_steps",
         "tuned": "tuned",
-        **{name: f"iqn.{name}" for name in _UNCHANGED},
-        **dict.fromkeys((*_SWITCHES, "full_view", "legacy")),
+        **{name: f"iqn.{name}" for name in ("epsilon", "epsilon_decay", "epsilon_min")},
+        **{original: f"iqn.{name}" for original, name in IQN_NAMES.items()},
+        "full_view": "switch.full_view",
+        "legacy": "switch.legacy",
+        **_SWITCHES,
         **dict.fromkeys(("device", "model_update_freq", "save_weights")),
     },
     "world": {
@@ -139,7 +139,7 @@ class TreasurehuntExperiment:
         )
 
     def _folder(self, settings: TrainConfig) -> Path:
-        experiment = _section(self.config, "experiment")
+        experiment = self.config.get("experiment") or {}
         root, name = Path(experiment.get("log_dir", "runs")), experiment.get("name")
         if name is None:
             return run_folder(root, settings)
@@ -185,24 +185,12 @@ class _Logged(Hook):
 
 def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> TrainConfig:
     """The nested configuration of the original as settings of a run."""
-    _check_sections(config)
-    mode = _mode(config, parallel)
-    full_view = _section(config, "model").get("full_view", False)
-    legacy = mode == "torch_sequential" or bool(_section(config, "model").get("legacy", False))
-    given: dict[str, Any] = {"world.legacy": legacy, "mode": mode}
-    origin: dict[str, str] = {}
-    for section, keys in _SETTINGS.items():
-        for key, value in _section(config, section).items():
-            target = keys[key]
-            if target is None:
-                continue
-            if given.get(target, value) != value:
-                raise ValueError(
-                    f"{section}.{key}={value!r} and {origin[target]}={given[target]!r} say "
-                    "different things; keep one of them"
-                )
-            given[target], origin[target] = value, f"{section}.{key}"
-    if full_view:
+    given = _given(config)
+    switches = _under("switch.", given)
+    mode = _mode(switches, parallel)
+    legacy = mode == "torch_sequential" or bool(switches.get("legacy", False))
+    given |= {"world.legacy": legacy, "mode": mode}
+    if switches.get("full_view", False):
         given["world.radius"] = None
     base = original()
     iqn = base["iqn"] if legacy else base["iqn"] | _MENDED
@@ -228,40 +216,39 @@ def _under(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {n.removeprefix(prefix): v for n, v in given.items() if n.startswith(prefix)}
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return config.get(name) or {}
+def _given(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set, by where it goes; names that are not known and contradictions are refused."""
 
-
-def _check_sections(config: Mapping[str, Any]) -> None:
     def hint(name: str, known: Mapping[str, Any]) -> str:
         owners = [section for section, keys in _SETTINGS.items() if name in keys]
         return f"it belongs into {owners[0]!r}" if owners else suggest(name, known)
 
-    for section in config:
+    given: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for section, values in config.items():
         if section not in _SETTINGS:
             raise ValueError(f"config: no section {section!r}; {hint(section, _SETTINGS)}")
-        values, known = _section(config, section), _SETTINGS[section]
-        if not isinstance(values, Mapping):
+        if not isinstance(values or {}, Mapping):
             raise ValueError(f"config: {section!r} is {values!r}; it must hold names and values")
-        for key in values:
+        known = _SETTINGS[section]
+        for key, value in (values or {}).items():
             if key not in known:
                 raise ValueError(f"config: {section!r} has no setting {key!r}; {hint(key, known)}")
+            target = known[key]
+            if target is None:
+                continue
+            if given.get(target, value) != value:
+                raise ValueError(
+                    f"{section}.{key}={value!r} and {origin[target]}={given[target]!r} say "
+                    "different things; keep one of them"
+                )
+            given[target], origin[target] = value, f"{section}.{key}"
+    return given
 
 
-def _mode(config: Mapping[str, Any], parallel: bool | None) -> Mode:
-    """The mode that the switches ask for; each may stand in `experiment` or in `model`."""
-
-    def switch(name: str, default: Any) -> Any:
-        sections = [_section(config, s) for s in ("experiment", "model")]
-        given = [section[name] for section in sections if name in section]
-        if len(given) == 2 and given[0] != given[1]:
-            raise ValueError(
-                f"experiment.{name}={given[0]!r} and model.{name}={given[1]!r} say different "
-                "things; keep one of them"
-            )
-        return given[0] if given else default
-
-    mode = switch("mode", None)
+def _mode(switches: Mapping[str, Any], parallel: bool | None) -> Mode:
+    """The mode that the switches ask for."""
+    mode = switches.get("mode")
     if mode is not None:
         asked = {None: mode, True: "jax_parallel", False: "jax_sequential"}[parallel]
         if asked != mode:
@@ -270,8 +257,8 @@ def _mode(config: Mapping[str, Any], parallel: bool | None) -> Mode:
                 "leave one of them out"
             )
         return mode
-    if not switch("use_jax", True):
+    if not switches.get("use_jax", True):
         return "torch_sequential"
     if parallel is None:
-        parallel = switch("parallel_processing", False)
+        parallel = switches.get("parallel_processing", False)
     return "jax_parallel" if parallel else "jax_sequential"
