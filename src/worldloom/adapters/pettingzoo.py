@@ -16,6 +16,8 @@ from worldloom.nn.values import num_actions
 try:
     from gymnasium import spaces
     from pettingzoo import ParallelEnv
+
+    from worldloom.adapters.gymnasium_values import gym_space
 except ImportError as error:
     raise ImportError(
         "worldloom.adapters.pettingzoo needs pettingzoo; pip install 'worldloom[adapters]'"
@@ -54,13 +56,11 @@ class GridParallelEnv(ParallelEnv):
         self.metadata = {"name": env.spec.name, "render_modes": ["ansi"]}
         self.possible_agents = [f"agent_{i}" for i in range(env.spec.num_agents)]
         self.agents: list[str] = []
-        frame: Any = env.spec.observation
         self.num_actions = num_actions(env.spec)
-        box = (frame.low, frame.high, frame.shape, np.dtype(frame.dtype).type)
-        self.observation_spaces = {agent: spaces.Box(*box) for agent in self.possible_agents}
-        self.action_spaces = {
-            agent: spaces.Discrete(self.num_actions) for agent in self.possible_agents
-        }
+        self.observation_spaces, self.action_spaces = (
+            {agent: gym_space(space) for agent in self.possible_agents}
+            for space in (env.spec.observation, env.spec.action)
+        )
         layers = (len(env.base.maps), *env.base.shape)
         self.state_space = spaces.Box(0, len(env.base.kinds) - 1, layers, np.int8)
         self._key = jax.random.key(seed)

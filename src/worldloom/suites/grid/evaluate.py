@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core.protocols import PureEnv
@@ -74,6 +75,8 @@ class GridEvaluator:
         self._film = jax.jit(self._play_one)
 
     def _episodes(self, agents: PyTree, key: Key, explore: float, count: int, watch):
+        """The last states, rewards (horizon, A, count) until an episode's end, what was watched."""
+
         def act(params, obs, key):
             return self.act(params, obs, key, explore=explore), ()
 
@@ -81,15 +84,19 @@ class GridEvaluator:
         turns = self.env.spec.horizon
         if turns is None:
             raise ValueError(f"{self.env.spec.name} has no end; wrap it in time_limit")
-        return run_episode_batch(env, act, key, agents, params, turns, watch)
+        last, played, watched = run_episode_batch(env, act, key, agents, params, turns, watch)
+        return last, played.reward * alive(played.terminated)[:, None, :], watched
 
     def _play_many(self, agents: PyTree, key: Key, explore: float):
-        _, turns, _ = self._episodes(agents, key, explore, self.episodes, lambda state: ())
-        return (turns.reward * alive(turns.terminated)[:, None, :]).sum(axis=0).T
+        _, rewards, _ = self._episodes(agents, key, explore, self.episodes, lambda state: ())
+        return rewards.sum(axis=0).T
 
     def _play_one(self, agents: PyTree, key: Key, explore: float):
-        last, turns, before = self._episodes(agents, key, explore, 1, base_state)
-        return before, base_state(last), turns.reward * alive(turns.terminated)[:, None, :]
+        last, rewards, before = self._episodes(agents, key, explore, 1, base_state)
+        states = jax.tree.map(
+            lambda x, end: jnp.concatenate([x[:, 0], end]), before, base_state(last)
+        )
+        return states, rewards[:, :, 0].sum(axis=1)
 
     def __call__(self, agents: PyTree, key: Key, explore: float = 0.0) -> GridEvaluation:
         """Scores of `episodes` fresh worlds for stacked agents."""
@@ -99,6 +106,4 @@ class GridEvaluator:
 
     def film(self, agents: PyTree, key: Key, explore: float = 0.0) -> tuple[PyTree, np.ndarray]:
         """One episode: the world's states (horizon + 1, ...) and what each turn (horizon,) paid."""
-        before, last, rewards = jax.device_get(self._film(agents, key, explore))
-        states = jax.tree.map(lambda x, end: np.concatenate([x[:, 0], end]), before, last)
-        return states, rewards[:, :, 0].sum(axis=1)
+        return jax.device_get(self._film(agents, key, explore))
