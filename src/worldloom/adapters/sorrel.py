@@ -83,12 +83,12 @@ class JAXModel:
         *,
         memory_size: int = 1024,
         n_frames: int = 1,
+        legacy: bool = False,
+        device: Any = None,
         epsilon: float = 0.0,
         epsilon_min: float = 0.0,
-        sync_freq: int = 0,
-        device: Any = None,
         seed: int | None = 0,
-        legacy: bool = False,
+        sync_freq: int = 0,
     ) -> None:
         for name, chance in (("epsilon", epsilon), ("epsilon_min", epsilon_min)):
             if not 0.0 <= chance <= 1.0:

@@ -244,13 +244,8 @@ def play_run(target: Any, seed: int = 0, record: str | Path | None = None) -> Ga
 
     In this terminal. record: an npz file to which what the person did is added.
     """
-    env, others, console = target, None, Console()
-    if not isinstance(target, PureEnv):
-        env = target.problem.env
-        agents, act = stack.unstack(target.agents), jax.jit(target.trainer.act)
-
-        def others(i: int, obs: PyTree, key: Key) -> Array:
-            return act(agents[i], obs, key, explore=0.0)
+    is_world, console = isinstance(target, PureEnv), Console()
+    env, others = (target, None) if is_world else (target.problem.env, _trained(target))
 
     def show(text: Text) -> None:
         console.clear()
@@ -269,6 +264,11 @@ def _compiled(env: PureEnv) -> SimpleNamespace:
     return SimpleNamespace(
         **{name: jax.jit(functools.partial(getattr(one, name), params=params)) for name in parts}
     )
+
+
+def _trained(run: Any) -> Others:
+    agents, act = stack.unstack(run.agents), jax.jit(run.trainer.act)
+    return lambda i, obs, key: act(agents[i], obs, key, explore=0.0)
 
 
 def _random(num_actions: int) -> Others:

@@ -72,10 +72,10 @@ def _wall(pen: Pen, color: RGB, variant: int) -> None:
     for x, y in _SPECKS[texture][:3]:
         pen.disc(x, y, 0.05, lighter(top, 0.10), 0.035)
     rim = lighter(top, 0.26)
-    edges = {OPEN_LEFT: (0, 0, 0.07, 1), OPEN_RIGHT: (0.93, 0, 1, 1), OPEN_ABOVE: (0, 0, 1, 0.07)}
-    for side, edge in edges.items():
+    edges = ((OPEN_LEFT, 0, 0.07, 1), (OPEN_RIGHT, 0.93, 1, 1), (OPEN_ABOVE, 0, 1, 0.07))
+    for side, left, right, bottom in edges:
         if sides & side:
-            pen.box(*edge, rim)
+            pen.box(left, 0, right, bottom, rim)
     if sides & OPEN_BELOW:
         pen.box(0, 0.50, 1, 1, darker(color, 0.62))
         pen.box(0, 0.46, 1, 0.53, rim)

@@ -11,6 +11,12 @@ from worldloom.training.suite import Suite, World
 Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"]
 JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
 MODES: tuple[Mode, ...] = ("torch_sequential", *JAX_MODES)
+WORLDS = {
+    "treasurehunt": "five short-sighted agents share a field in which gems appear",
+    "tag": "one agent is it and passes that on by walking into another",
+    "cleanup": "apples grow only while somebody cleans the river, which pays nothing",
+    "staghunt": "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
+}
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,6 @@ def original(**changes: Any) -> dict[str, Any]:
     return settings
 
 
-WORLDS = {
-    "treasurehunt": "five short-sighted agents share a field in which gems appear",
-    "tag": "one agent is it and passes that on by walking into another",
-    "cleanup": "apples grow only while somebody cleans the river, which pays nothing",
-    "staghunt": "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
-}
 SUITE = Suite(
     name="grid",
     worlds={n: World(f"worldloom.suites.grid.{n}:make", text) for n, text in WORLDS.items()},
