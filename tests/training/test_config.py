@@ -257,7 +257,7 @@ def test_numbers_of_an_offline_algorithm_are_named_with_it():
     ("world", "message"),
     [
         ({"height": 2, "width": 2}, "a world of 2x2 has no room"),
-        ({"radius": 0}, "radius=0; use at least 1"),
+        ({"radius": 0}, "radius=0; it must be at least 1"),
         ({"num_agents": 99}, "num_agents=99 does not fit the 16 free cells of a 6x6 world"),
         ({"num_agents": "many"}, "treasurehunt: an option is not known or of the wrong type"),
         ({"num_agents": 2.5}, "treasurehunt: an option is not known or of the wrong type"),

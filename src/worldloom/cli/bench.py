@@ -17,11 +17,11 @@ from worldloom.core.names import suggest
 ROOT = Path(__file__).resolve().parents[3]  # of the project, where the install is editable
 AGAINST_PEERS = {
     "grid": "treasure hunt against the original's loop and arithmetic in PyTorch",
-    "modes": "the grid suite's execution modes on equal work, or recorded runs of equal work",
     "arc": "grid-editing worlds against JaxARC and ARCLE, and PPO on Mini-ARC",
     "robot": "a biped against mujoco.rollout, MJX and Brax's PPO, and PPO that walks",
     "plant": "offline learning against d3rlpy and NeoRL-2's scores, plants, safety and serving",
     "algos": "PPO, SAC, DQN, PQN and TD3 against rejax, on the same Gymnax tasks",
+    "modes": "the grid suite's execution modes on equal work, or recorded runs of equal work",
 }
 
 
