@@ -29,13 +29,13 @@ COMMANDS = {
     "bench": ("worldloom.cli.bench:command", "measure speed here, or a suite against its peers"),
     "doctor": ("worldloom.cli.doctor:command", "show versions, devices and caches, and check them"),
 }
-FORMER = {"compare": "bench modes"}  # what commands are called now
 FIRST_STEPS = """First steps:
   worldloom train treasurehunt          train, and write runs/.../report.html
   worldloom train arc                   learn to solve grid puzzles
   worldloom train biped                 teach a small robot to walk
   worldloom train reactor               learn to control a plant from logged data
   worldloom train gymnax:CartPole-v1 --algo dqn"""
+FORMER = {"compare": "bench modes"}  # what a command is called now
 
 
 def commands() -> dict[str, tuple[str, str]]:
@@ -58,12 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worldloom {__version__}")
         return 0
     name, rest = args[0], args[1:]
-    if name in FORMER:
-        print(f"worldloom: {name!r} is now `worldloom {FORMER[name]}`", file=sys.stderr)
-        return 2
     known = COMMANDS if name in COMMANDS else commands()
     if name not in known:
-        print(f"worldloom: no command {name!r}; {suggest(name, known)}", file=sys.stderr)
+        hint = suggest(name, known)
+        if name in FORMER:
+            hint = f"it is now `worldloom {FORMER[name]}`"
+        print(f"worldloom: no command {name!r}; {hint}", file=sys.stderr)
         return 2
     try:
         return resolve(known[name][0])(rest)
