@@ -68,7 +68,7 @@ class BraxEnv(Env):
 
     def reset(self, rng: Key) -> State:
         """A new episode, from a key of the new or of the old kind."""
-        return self.first(carry_key(self.world.reset, _split)(words_of(rng), self.sys), self.sys)
+        return self.first(carry_key(self.world.reset, _split)(_words(rng), self.sys), self.sys)
 
     def step(self, state: State, action: Array) -> State:
         """One step; whatever else wrappers keep in `info` and `metrics` stays there."""
@@ -190,7 +190,7 @@ class TrainingEnvs(Wrapper):
 
     def reset(self, rng: Key) -> State:
         """New episodes from keys (B,), or (B, 2) of the old kind."""
-        begun = self._reset(words_of(rng), self._params)
+        begun = self._reset(_words(rng), self._params)
         state = self.env.first(begun, self._params)
         zero = state.done
         totals = dict.fromkeys(("sum_reward", "length", *self.env.metric_names), zero)
@@ -283,11 +283,9 @@ class _Played(NamedTuple):
 # Keys, numbers and sizes -----------------------------------------------------------------------
 
 
-def words_of(rng: Key) -> Array:
+def _words(rng: Key) -> Array:
     """The words (..., 2) of keys of the new or of the old kind."""
-    if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(rng)
-    return rng
+    return jax.random.key_data(draws.as_key(rng))
 
 
 def _split(words: Array) -> tuple[Array, Key]:
