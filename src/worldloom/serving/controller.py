@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.serving.artifact import MEMORY, Rows, pad
+from worldloom.serving.artifact import MEMORY
 from worldloom.serving.bundle import Bundle
 from worldloom.serving.drift import Drift
 from worldloom.serving.journal import Journal
@@ -38,6 +38,7 @@ from worldloom.serving.plants import (
     overridden,
     restarted,
 )
+from worldloom.serving.program import Rows, pad
 from worldloom.serving.records import memory_numbers, numbers, rows_of
 from worldloom.training.machine import versions
 

@@ -1,34 +1,21 @@
 """A policy with its safety filter as a bundle: programs, what their numbers mean, a self-test."""
 
-import io
-import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from worldloom import __version__
-from worldloom.core.files import plain
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
-from worldloom.serving import artifact, bundle
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, PLATFORMS, REPORT, Rows, as_dict
-from worldloom.serving.bundle_folder import (
-    KIND,
-    MANIFEST,
-    VERSION,
-    check_target,
-    digest_of,
-    hashes,
-    write_folder,
-)
-from worldloom.training.machine import versions
+from worldloom.serving import artifact
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict
+from worldloom.serving.bundle_folder import PLANT_POLICY, check_target
+from worldloom.serving.policy_export import BATCH_SIZES, check_finite, json_bytes, write_bundle
+from worldloom.serving.program import Rows
 
-BATCH_SIZES = (1, 8, 64)
 CASES = 8  # rows of the self-test
 DRAWS = 8  # of each of them, until one is settled
 NUDGE = 1e-6  # by which the observations of a settled one may change without a decision's changing
@@ -58,12 +45,9 @@ def export_bundle(
     at once. onnx: also as ONNX, which needs the extra of that name. A bundle that is there already
     is replaced.
     """
-    folder = check_target(folder)
+    check_target(folder)
     described = _checked_signals(signals, policy, constraints)
-    _check_finite(policy)
-    sizes = sorted({int(size) for size in batch_sizes})
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"export: batch_sizes={list(batch_sizes)}; give sizes of at least 1")
+    check_finite((policy.params, policy.mean, policy.std))
     if onnx:
         from worldloom.serving.onnx_export import require_onnx, to_onnx
 
@@ -72,47 +56,34 @@ def export_bundle(
     whole = jax.jit(artifact.control(policy, constraints))
     obs, memory, key = _cases(whole, constraints, described["observation"], drift)
     out = jax.device_get(whole(obs, memory, key))
-    files = artifact.programs(policy, constraints, len(described["observation"]))
-    meaning = plain(
+    files = {
+        "constraints.json": json_bytes(describe(constraints)),
+        "normaliser.json": json_bytes({"mean": policy.mean, "std": policy.std}),
+    }
+    if constraint_text is not None:
+        files["constraints.yaml"] = constraint_text.encode()
+    onnx_error = None
+    if onnx:
+        files["policy.onnx"], onnx_error = to_onnx(policy, constraints, obs, memory)
+    return write_bundle(
+        folder,
+        PLANT_POLICY,
+        artifact.programs(policy, constraints, len(described["observation"])),
         {
             "signals": described,
             "constraints": _rows(constraints),
             "emergency": constraints.emergency,
-        }
+        },
+        cases={"obs": obs, "key": key, "memory": memory, "out": out},
+        batch_sizes=batch_sizes,
+        provenance=provenance or {},
+        files=files,
+        memory=MEMORY,
+        report=REPORT,
+        explores=bool(np.any(np.asarray(policy.noise) != 0.0)),
+        drift=drift,
+        onnx=None if onnx_error is None else {"largest_difference": onnx_error},
     )
-    digest = digest_of(files, meaning)
-    recorded = {"obs": obs, "key": key}
-    recorded |= {f"memory.{name}": x for name, x in memory.items()}
-    files["self_test.npz"] = _npz(recorded | {f"out.{k}": x for k, x in bundle.flat(out).items()})
-    onnx_error = None
-    if onnx:
-        files["policy.onnx"], onnx_error = to_onnx(policy, constraints, obs, memory)
-    files["constraints.json"] = _json(describe(constraints))
-    if constraint_text is not None:
-        files["constraints.yaml"] = constraint_text.encode()
-    files["normaliser.json"] = _json({"mean": policy.mean, "std": policy.std})
-    files[MANIFEST] = _json(
-        {
-            "kind": KIND,
-            "version": VERSION,
-            "worldloom": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "digest": digest,
-            **meaning,
-            "memory": list(MEMORY),
-            "report": list(REPORT),
-            "explores": bool(np.any(np.asarray(policy.noise) != 0.0)),
-            "batch_sizes": sizes,
-            "platforms": list(PLATFORMS),
-            "drift": drift,
-            "self_test": {"rows": CASES, "tolerance": bundle.TOLERANCE},
-            "onnx": None if onnx_error is None else {"largest_difference": onnx_error},
-            "versions": versions(),
-            "provenance": dict(provenance or {}),
-            "files": hashes(files),
-        }
-    )
-    return write_folder(folder, files)
 
 
 def observation_statistics(obs: Any) -> dict[str, Any]:
@@ -274,22 +245,3 @@ def _drawn(
     obs[7, 0] = np.nan
     key = rng.integers(0, 2**32, (CASES, KEY_WORDS), dtype=np.uint32)
     return obs, memory, key
-
-
-def _check_finite(policy: PolicyState) -> None:
-    leaves = [np.asarray(x) for x in jax.tree.leaves((policy.params, policy.mean, policy.std))]
-    if not all(np.isfinite(x).all() for x in leaves if x.dtype.kind == "f"):
-        raise ValueError(
-            "export: the policy's weights are not finite; export an earlier checkpoint"
-        )
-
-
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
-    stored = io.BytesIO()
-    named: dict[str, Any] = dict(arrays)
-    np.savez(stored, **named)
-    return stored.getvalue()
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(plain(value), indent=2) + "\n").encode()

@@ -14,9 +14,10 @@ import numpy as np
 from worldloom.core.types import Array
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, Rows, control, control_row
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, control, control_row
 from worldloom.serving.bundle import difference
 from worldloom.serving.onnx_convert import build
+from worldloom.serving.program import Rows
 
 TOLERANCE = 1e-5  # between onnxruntime and the compiled program, in units of each number's scale
 OPSET = 21

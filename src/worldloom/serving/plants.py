@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.safety.filter import ControlMemory, clear_override, reset_latch, with_override
-from worldloom.serving.artifact import Rows, as_dict
+from worldloom.serving.artifact import as_dict
 from worldloom.serving.bundle import Bundle
+from worldloom.serving.program import Rows
 from worldloom.serving.records import memory_array
 
 

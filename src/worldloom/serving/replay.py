@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.serving.artifact import MEMORY, pad
+from worldloom.serving.artifact import MEMORY
 from worldloom.serving.audit import Record, Verification, walk
 from worldloom.serving.bundle import Bundle, difference
 from worldloom.serving.plants import overridden, restarted
+from worldloom.serving.program import pad
 from worldloom.serving.records import MOVES, array, memory_array, same_bits
 
 

@@ -97,6 +97,7 @@ SUITE = Suite(
     defaults=defaults,
     problem=lazy("worldloom.suites.grid.problem:make_problem"),
     page=lazy("worldloom.suites.grid.page:write_report"),
+    export=lazy("worldloom.serving.policy_export:export_run"),
     film=lazy("worldloom.suites.grid.film:film"),
     play=lazy("worldloom.suites.grid.human:play_run"),
     presets={"original": original},

@@ -1,6 +1,5 @@
 """Robot policies as bundles: a manifest, weights, the robot, and a runtime in numpy."""
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from worldloom import __version__
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
 from worldloom.serving import policy_runtime
-from worldloom.serving.bundle_folder import hashes, write_folder
+from worldloom.serving.bundle_folder import hashes, npz, write_folder
 from worldloom.suites.robot import gait
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
 from worldloom.suites.robot.task import SCALES, Task
@@ -31,18 +30,16 @@ _OBSERVATION = {
 }
 
 
-def export(run: "Run", folder: str | Path, *, force: bool = False, onnx: bool = False) -> Path:
+def export(run: "Run", folder: str | Path, *, onnx: bool = False) -> Path:
     """Writes the policy of a run as a bundle and returns its folder.
 
-    force: replace a bundle that is there. The runtime needs numpy alone: there is no ONNX file.
+    The runtime needs numpy alone: there is no ONNX file.
     """
     if run.config.settings.by_brax:
         raise ValueError(
             f"{run.folder} was learned by Brax's PPO, whose networks the numpy runtime does not "
             "know; export a run of our own PPO: level 1, 3 or 4"
         )
-    if (Path(folder) / "manifest.json").is_file() and not force:
-        raise ValueError(f"{folder} holds a bundle already; --force replaces it")
     world, agents, hyper = run.problem.env.base, run.agents, run.config.hyper
     if run.config.algo == "ppo":
         params, options = agents.params, {"activation": hyper.activation}
@@ -84,7 +81,7 @@ def export_policy(
     sizes = [len(layers[0][0]), *(len(bias) for _, bias in layers)]
     _check(robot, task, sizes, activation, arrays)
     files = {
-        "policy.npz": _npz(arrays),
+        "policy.npz": npz(arrays),
         "robot.xml": robot.xml.encode(),
         "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
     }
@@ -113,7 +110,7 @@ def policy_layers(
         else {str(i): layer for i, layer in enumerate(params)}
     )
     layers = {
-        name: (np.asarray(layer["kernel"]), np.asarray(layer["bias"]))
+        name: tuple(np.asarray(layer[part], np.float32) for part in ("kernel", "bias"))
         for name, layer in named.items()
     }
     for name, arrays in layers.items():
@@ -214,10 +211,3 @@ def _manifest(
         "network": network,
         "files": hashes(files),
     }
-
-
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
-    stored = io.BytesIO()
-    singles: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
-    np.savez(stored, **singles)
-    return stored.getvalue()
