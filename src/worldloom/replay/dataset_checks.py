@@ -7,7 +7,7 @@ too. Checks are vectorised: defects are kept as arrays of rows and told one by o
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ KINDS = {
 }
 # No learner can use rows with these; the others are for an engineer to judge.
 FATAL = ("shape", "not_finite", "flag", "action_range")
+OPTIONAL = ("cost", "log_prob", "time")
 LINK_TOLERANCE = 1e-5  # of the size of the numbers: a format may have rounded them
 ACTION_TOLERANCE = 1e-6
 
@@ -69,15 +70,12 @@ class Finding:
     others: np.ndarray | None = None
 
     def defects(self, lines: np.ndarray | None = None) -> Iterator[Defect]:
+        numbers = {"value": self.values, "other": self.others}
         for i, row in enumerate(self.rows.tolist()):
-            words = {
-                name: f"{column[i]:.7g}"
-                for name, column in (("value", self.values), ("other", self.others))
-                if column is not None
-            }
+            words = {name: f"{x[i]:.7g}" for name, x in numbers.items() if x is not None}
             at = f" (line {lines[row]})" if lines is not None and row < len(lines) else ""
-            said = self.text.format(**words)
-            yield Defect(self.kind, row, self.column, f"row {row}{at}: {said}")
+            message = f"row {row}{at}: {self.text.format(**words)}"
+            yield Defect(self.kind, row, self.column, message)
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,8 @@ class Report:
 
     def first(self, of_each: int = 3) -> list[Defect]:
         """The first few of each kind and column."""
-        shown = list(self.found_before)
-        for finding in self.findings:
-            shown += islice(finding.defects(self.lines), of_each)
-        return shown
+        shown = (islice(finding.defects(self.lines), of_each) for finding in self.findings)
+        return [*self.found_before, *chain.from_iterable(shown)]
 
     def fatal(self) -> Defect | None:
         """The first defect that no learner can live with."""
@@ -143,32 +139,23 @@ def check(
     if isinstance(data, Dataset):
         found_before = [*found_before, *_empty_episodes(np.asarray(data.starts), data.size)]
         data = columns_of(data)
-    early = [*found_before, *shape_defects(data)]
+    declared = {"obs": observation, "action": action}
+    early = [*found_before, *_shape_defects(data, declared)]
     if any(defect.kind == "shape" for defect in early):
         count = len(data["reward"]) if "reward" in data and data["reward"].ndim else 0
         return Report(count, (), tuple(early), lines)
-    obs, act = data["obs"], data["action"]
-    for column, signals in (("obs", observation), ("action", action)):
-        width = data[column].shape[1]
-        if signals and len(signals) != width:
-            names = ", ".join(signal.name for signal in signals)
-            what = "observation" if column == "obs" else column
-            message = f"{width} {what} columns for {len(signals)} signals: {names}"
-            return Report(len(obs), (), (*early, Defect("shape", None, column, message)), lines)
-    obs_names, action_names = (
-        column_names("obs", obs, observation),
-        column_names("action", act, action),
-    )
+    names = {name: column_names(name, value, declared.get(name)) for name, value in data.items()}
+    names["next_obs"] = [f"next {name}" for name in names["obs"]]
     findings = [
-        *_not_finite(data, obs_names, action_names),
+        *_not_finite(data, names),
         *_flags(data),
-        *_action_range(act, action_names),
-        *_out_of_range(data, obs_names, observation),
+        *_action_range(data["action"], names["action"]),
+        *_out_of_range(data, names, observation),
         *_time(data),
-        *_broken_links(data, obs_names),
+        *_broken_links(data, names["obs"]),
         *_duplicates(data),
     ]
-    return Report(len(obs), tuple(findings), tuple(early), lines)
+    return Report(len(data["obs"]), tuple(findings), tuple(early), lines)
 
 
 def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -177,38 +164,48 @@ def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in columns.items() if value is not None}
 
 
-def column_names(kind: str, values: np.ndarray, signals: Sequence[Range] = ()) -> list[str]:
-    """What people call the columns of obs (N, n) or action (N, m)."""
+def column_names(key: str, values: np.ndarray, signals: Sequence[Range] | None = None) -> list[str]:
+    """What people call the columns of an array (N, k), or the one that (N,) is."""
     if signals:
         return [signal.name for signal in signals]
-    return [f"{kind}[{i}]" for i in range(values.shape[1])]
+    return [key] if values.ndim == 1 else [f"{key}[{i}]" for i in range(values.shape[1])]
 
 
 # Shapes ------------------------------------------------------------------------------------------
 
 
-def shape_defects(data: Columns) -> list[Defect]:
-    """What keeps columns from being a dataset at all."""
+def _shape_defects(data: Columns, declared: Mapping[str, Sequence[Range]]) -> Iterator[Defect]:
+    """What keeps columns from being a dataset at all, or one of the signals that are declared."""
     missing = [name for name in REQUIRED if name not in data]
     if missing:
-        return [Defect("shape", None, name, f"there is no column {name}") for name in missing]
-    rows = len(data["obs"]) if data["obs"].ndim else 0
-    if rows == 0:
-        return [Defect("shape", None, "obs", "there are no rows")]
-    matrices = ("obs", "next_obs", "action", "cost")
-    messages = {}
-    for name in (n for n in (*REQUIRED, "cost", "log_prob", "time") if n in data):
-        value, shape = data[name], "(rows, columns)" if name in matrices else "(rows,)"
-        if value.dtype.kind not in "bifu":
-            messages[name] = f"{name} holds {value.dtype}, not numbers"
-        elif value.ndim != 1 + (name in matrices):
-            messages[name] = f"{name} has shape {value.shape}; it must be {shape}"
-        elif len(value) != rows:
-            messages[name] = f"{name} has {len(value)} rows, obs has {rows}"
-    if not messages and data["obs"].shape != data["next_obs"].shape:
-        shapes = f"{data['next_obs'].shape}, obs has {data['obs'].shape}"
-        messages["next_obs"] = f"next_obs has shape {shapes}"
-    return [Defect("shape", None, name, message) for name, message in messages.items()]
+        messages = {name: f"there is no column {name}" for name in missing}
+    elif not data["obs"].ndim or not len(data["obs"]):
+        messages = {"obs": "there are no rows"}
+    else:
+        messages = {name: _misshapen(name, data) for name in (*REQUIRED, *OPTIONAL) if name in data}
+    if not any(messages.values()):
+        if data["obs"].shape != data["next_obs"].shape:
+            shapes = f"{data['next_obs'].shape}, obs has {data['obs'].shape}"
+            messages["next_obs"] = f"next_obs has shape {shapes}"
+        for name, signals in declared.items():
+            width, what = data[name].shape[1], "observation" if name == "obs" else name
+            if signals and len(signals) != width:
+                names = ", ".join(signal.name for signal in signals)
+                messages[name] = f"{width} {what} columns for {len(signals)} signals: {names}"
+    for name, message in messages.items():
+        if message is not None:
+            yield Defect("shape", None, name, message)
+
+
+def _misshapen(name: str, data: Columns) -> str | None:
+    value, rows = data[name], len(data["obs"])
+    axes = 2 if name in ("obs", "next_obs", "action", "cost") else 1
+    if value.dtype.kind not in "bifu":
+        return f"{name} holds {value.dtype}, not numbers"
+    if value.ndim != axes:
+        shape = "(rows, columns)" if axes == 2 else "(rows,)"
+        return f"{name} has shape {value.shape}; it must be {shape}"
+    return None if len(value) == rows else f"{name} has {len(value)} rows, obs has {rows}"
 
 
 def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
@@ -223,61 +220,61 @@ def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
 # Values ------------------------------------------------------------------------------------------
 
 
-def _not_finite(data: Columns, obs_names: list[str], action_names: list[str]) -> Iterator[Finding]:
-    named = {
-        "obs": obs_names,
-        "action": action_names,
-        "next_obs": [f"next {name}" for name in obs_names],
-    }
+def _find(
+    kind: str,
+    column: str,
+    bad: np.ndarray,
+    text: str,
+    values: np.ndarray | None = None,
+    others: np.ndarray | None = None,
+) -> Iterator[Finding]:
+    """The rows that are bad, a mask (N,), if there are any."""
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        values, others = (None if x is None else x[rows] for x in (values, others))
+        yield Finding(kind, column, rows, text, values, others)
+
+
+def _not_finite(data: Columns, names: Mapping[str, list[str]]) -> Iterator[Finding]:
     for key in ("obs", "action", "next_obs", "reward", "cost", "log_prob", "time"):
         if key not in data:
             continue
-        value = data[key]
-        if key != "time":  # too large for float32 is as good as infinite: learners have no other
-            with np.errstate(over="ignore"):
-                value = value.astype(np.float32, copy=False)
-        bad = ~np.isfinite(value)
-        if not bad.any():
-            continue
-        table = bad.reshape(len(bad), -1)
-        plain = [key] if bad.ndim == 1 else [f"{key}[{i}]" for i in range(bad.shape[1])]
-        names = named.get(key, plain)
-        values = data[key].reshape(len(bad), -1)
-        for i in np.flatnonzero(table.any(0)):
-            rows = np.flatnonzero(table[:, i])
-            yield Finding("not_finite", names[i], rows, f"{names[i]} is {{value}}", values[rows, i])
+        values = data[key].reshape(len(data[key]), -1)
+        # Too large for float32 is as good as infinite: learners have no other.
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(values if key == "time" else values.astype(np.float32, copy=False))
+        for i in np.flatnonzero(bad.any(0)):
+            text = f"{names[key][i]} is {{value}}"
+            yield from _find("not_finite", names[key][i], bad[:, i], text, values[:, i])
 
 
 def _flags(data: Columns) -> Iterator[Finding]:
     for key in ("terminated", "truncated"):
         value = data[key]
-        rows = np.flatnonzero((value != 0) & (value != 1))
-        if len(rows):
-            yield Finding("flag", key, rows, f"{key} is {{value}}, not 0 or 1", value[rows])
+        bad = (value != 0) & (value != 1)
+        yield from _find("flag", key, bad, f"{key} is {{value}}, not 0 or 1", value)
 
 
-def _action_range(act: np.ndarray, names: list[str]) -> Iterator[Finding]:
-    outside = np.isfinite(act) & (np.abs(act) > 1.0 + ACTION_TOLERANCE)
+def _action_range(action: np.ndarray, names: list[str]) -> Iterator[Finding]:
+    outside = np.isfinite(action) & (np.abs(action) > 1.0 + ACTION_TOLERANCE)
     for i in np.flatnonzero(outside.any(0)):
-        rows = np.flatnonzero(outside[:, i])
         text = f"{names[i]} is {{value}}, outside of [-1, 1]"
-        yield Finding("action_range", names[i], rows, text, act[rows, i])
+        yield from _find("action_range", names[i], outside[:, i], text, action[:, i])
 
 
-def _out_of_range(data: Columns, names: list[str], signals: Sequence[Range]) -> Iterator[Finding]:
+def _out_of_range(
+    data: Columns, names: Mapping[str, list[str]], signals: Sequence[Range]
+) -> Iterator[Finding]:
     """In every observation, and in the next ones that no row shows again."""
     unseen = np.append(~_inside(data), True)
-    every = np.ones(len(unseen), bool)
     for i, signal in enumerate(signals):
-        for prefix, key, looked_at in (("", "obs", every), ("next ", "next_obs", unseen)):
-            value = data[key][:, i]
+        for key, looked_at in (("obs", True), ("next_obs", unseen)):
+            value, name = data[key][:, i], names[key][i]
             with np.errstate(invalid="ignore"):
                 outside = (value < signal.low) | (value > signal.high)
-            rows = np.flatnonzero(outside & np.isfinite(value) & looked_at)
-            if len(rows):
-                name = prefix + names[i]
-                text = f"{name} is {{value}}, outside of [{signal.low:g}, {signal.high:g}]"
-                yield Finding("out_of_range", name, rows, text, value[rows])
+            text = f"{name} is {{value}}, outside of [{signal.low:g}, {signal.high:g}]"
+            bad = outside & np.isfinite(value) & looked_at
+            yield from _find("out_of_range", name, bad, text, value)
 
 
 # Order -------------------------------------------------------------------------------------------
@@ -288,30 +285,27 @@ def _inside(data: Columns) -> np.ndarray:
     return ~(data["terminated"].astype(bool) | data["truncated"].astype(bool))[:-1]
 
 
-def lost_link(data: Columns) -> int | None:
-    """The first row whose next observation is not, bit for bit, that of the row after it.
+def _unlinked(data: Columns) -> np.ndarray:
+    """The rows whose next observation is not, bit for bit, that of the row after it."""
+    return np.flatnonzero((data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data))
 
-    Formats with one observation for both would lose it.
-    """
-    far = (data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data)
-    rows = np.flatnonzero(far)
-    return int(rows[0]) if len(rows) else None
+
+def lost_link(data: Columns) -> int | None:
+    """The first row whose next observation formats with one for both rows would lose."""
+    return next(iter(_unlinked(data).tolist()), None)
 
 
 def _time(data: Columns) -> Iterator[Finding]:
-    if "time" not in data:
-        return
-    time = data["time"]
-    back = _inside(data) & (time[1:] <= time[:-1])
-    rows = np.flatnonzero(back) + 1
-    if len(rows):
+    if "time" in data:
+        time = data["time"]
+        back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
         text = "time is {value}, after {other}"
-        yield Finding("time", "time", rows, text, time[rows], time[rows - 1])
+        yield from _find("time", "time", back, text, time, np.roll(time, 1))
 
 
 def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
     # Most links are exact: only rows that differ at all are looked at more closely.
-    near = np.flatnonzero((data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data))
+    near = _unlinked(data)
     after, before = data["obs"][near + 1], data["next_obs"][near]
     with np.errstate(invalid="ignore"):
         gap = np.abs(np.subtract(after, before, dtype=np.float64))
@@ -334,6 +328,5 @@ def _duplicates(data: Columns) -> Iterator[Finding]:
     records = np.ascontiguousarray(words).view(f"V{4 * words.shape[1]}").ravel()
     _, first, inverse = np.unique(records, return_index=True, return_inverse=True)
     earlier = first[inverse]
-    rows = np.flatnonzero(earlier != np.arange(count))
-    if len(rows):
-        yield Finding("duplicate", "row", rows, "the same as row {other}", None, earlier[rows])
+    again = earlier != np.arange(count)
+    yield from _find("duplicate", "row", again, "the same as row {other}", None, earlier)

@@ -49,36 +49,8 @@ def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable
         state = ControlState(obs, ControlMemory(**memory))
         action, report = filter_action(proposed, state, constraints)
         reported = as_dict(report)
-        return {
-            "action": action,
-            "proposed": proposed,
-            "memory": as_dict(reported.pop("memory")),
-            "report": reported,
-        }
-
-    return run
-
-
-def control(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
-    """The function (obs (b, n), memory, key data (b, 2)) that the control program computes."""
-    return jax.vmap(control_row(policy, constraints))
-
-
-def emergency(constraints: SafetyConstraints) -> Callable[[Rows], Rows]:
-    """The function (memory) -> memory that the emergency program computes."""
-
-    def run(memory: Rows) -> Rows:
-        after = jax.vmap(after_emergency, (0, None))(ControlMemory(**memory), constraints)
-        return as_dict(after)
-
-    return run
-
-
-def start(constraints: SafetyConstraints) -> Callable[[Array], Rows]:
-    """The function (previous action (b, m)) -> memory that the start program computes."""
-
-    def run(previous: Array) -> Rows:
-        return as_dict(jax.vmap(initial_memory, (None, 0))(constraints, previous))
+        memory = as_dict(reported.pop("memory"))
+        return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
 
     return run
 
@@ -87,13 +59,21 @@ def programs(
     policy: PolicyState, constraints: SafetyConstraints, observation_size: int
 ) -> dict[str, bytes]:
     """The three programs, serialised, by the names of their files."""
+
+    def emergency(memory: Rows) -> Rows:
+        return as_dict(after_emergency(ControlMemory(**memory), constraints))
+
+    def start(previous: Array) -> Rows:
+        return as_dict(initial_memory(constraints, previous))
+
     obs = jnp.zeros(observation_size, jnp.float32)
     key = jnp.zeros(KEY_WORDS, jnp.uint32)
     memory = as_dict(initial_memory(constraints))
+    control = jax.vmap(control_row(policy, constraints))
     return {
-        "control.jax": serialise(control(policy, constraints), obs, memory, key),
-        "emergency.jax": serialise(emergency(constraints), memory),
-        "start.jax": serialise(start(constraints), memory["previous"]),
+        "control.jax": serialise(control, obs, memory, key),
+        "emergency.jax": serialise(jax.vmap(emergency), memory),
+        "start.jax": serialise(jax.vmap(start), memory["previous"]),
     }
 
 

@@ -17,7 +17,7 @@ A plant's comes with its safety filter, which remembers:
 
 import io
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +28,6 @@ import numpy as np
 from worldloom.core.types import PyTree
 from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT
 from worldloom.serving.bundle_folder import CASES, FORMATS, PLANT_POLICY, POLICY, read_policy
-from worldloom.serving.drift import Drift
 from worldloom.serving.program import Program, Rows, pad
 
 TOLERANCE = 1e-5  # of the self-test, in units of each number's scale
@@ -81,7 +80,7 @@ class ProgramBundle:
         """
         tolerance, worst = self.manifest["self_test"]["tolerance"], 0.0
         for name, values in flat(self.run(self._inputs(), size)).items():
-            gap = difference(values, self.cases[f"out.{name}"], self._scale(name))
+            gap = difference(values, self.cases[f"out.{name}"], self.scale(name))
             worst = max(worst, gap)
             if gap > tolerance:
                 raise ValueError(
@@ -106,7 +105,8 @@ class ProgramBundle:
             for name, spec in zip(("obs", "memory", "key"), takes, strict=False)
         )
 
-    def _scale(self, name: str) -> np.ndarray | float:
+    def scale(self, name: str) -> np.ndarray | float:
+        """The size of an output's numbers, which differences are measured by."""
         return 1.0
 
 
@@ -244,7 +244,7 @@ class Bundle(ProgramBundle):
         super().warm()
         self.after_emergency(self.initial_memory())
 
-    def _scale(self, name: str) -> np.ndarray | float:
+    def scale(self, name: str) -> np.ndarray | float:
         if name.startswith("report.margins"):
             return np.asarray([row["scale"] for row in self.manifest["constraints"]])
         return 1.0
@@ -253,6 +253,29 @@ class Bundle(ProgramBundle):
 def load_bundle(folder: str | Path) -> Bundle:
     """A plant's bundle, after checking hashes and format and running its self-test."""
     return _load(Bundle, folder, PLANT_POLICY)
+
+
+class Drift:
+    """Compares a plant with the data its policy was trained on: their mean, deviation and range.
+
+    facts: the `drift` of a bundle's manifest; names: of the n signals.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], names: Sequence[str]):
+        self.names = list(names)
+        mean, std = (np.asarray(facts[name], np.float64) for name in ("mean", "std"))
+        # A signal that never moved in the data may still move in its last digits.
+        reach = facts["deviations"] * np.maximum(std, 1e-6 * np.maximum(np.abs(mean), 1.0))
+        self.low, self.high = mean - reach, mean + reach
+        if facts.get("low") is not None and facts.get("high") is not None:
+            low, high = (np.asarray(facts[name], np.float64) for name in ("low", "high"))
+            beyond = facts["beyond"] * np.maximum(high - low, 1e-6 * np.maximum(np.abs(low), 1.0))
+            self.low = np.maximum(self.low, low - beyond)
+            self.high = np.minimum(self.high, high + beyond)
+
+    def strange(self, obs: np.ndarray) -> np.ndarray:
+        """Which signals (b, n) of observations (b, n) lie outside; what is not a number does."""
+        return ~((obs >= self.low) & (obs <= self.high))
 
 
 # Reading -----------------------------------------------------------------------------------------

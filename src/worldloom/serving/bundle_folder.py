@@ -63,15 +63,15 @@ def read_policy(
     """
     folder = Path(folder)
     path = folder / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}")
     try:
         manifest = json.loads(path.read_bytes())
+    except OSError:
+        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
-    actual = manifest.get("kind") if isinstance(manifest, dict) else None
-    if actual != kind:
-        raise ValueError(f"{path} is of kind {actual!r}, not the manifest of a {kind}")
+    given = manifest.get("kind") if isinstance(manifest, dict) else None
+    if given != kind:
+        raise ValueError(f"{path} is of kind {given!r}, not the manifest of a {kind}")
     version, programs, meaning = FORMATS[kind]
     if manifest.get("version") != version:
         raise ValueError(
@@ -127,7 +127,8 @@ def digest_of(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> str:
 def check_target(folder: str | Path) -> Path:
     """A folder that a bundle may be written to: it holds one and nothing else, or is not there."""
     folder = Path(folder)
-    if folder.exists() and not (folder / MANIFEST).is_file() and _has_content(folder):
+    filled = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    if filled and not (folder / MANIFEST).is_file():
         raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
     strangers = _strangers(folder)
     if strangers:
@@ -149,10 +150,6 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
 def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
     """The sha256 of every file, for the manifest."""
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-
-
-def _has_content(path: Path) -> bool:
-    return not path.is_dir() or any(path.iterdir())
 
 
 def _strangers(folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ from worldloom.serving.bundle_folder import PLANT_POLICY, check_target
 from worldloom.serving.policy_export import BATCH_SIZES, check_finite, json_bytes, write_bundle
 from worldloom.serving.program import Rows
 
+SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
 DRAWS = 8  # of each of them, until one is settled
 NUDGE = 1e-6  # by which the observations of a settled one may change without a decision's changing
@@ -53,7 +54,7 @@ def export_bundle(
 
         require_onnx()
     drift = _drift(policy, statistics)
-    whole = jax.jit(artifact.control(policy, constraints))
+    whole = jax.jit(jax.vmap(artifact.control_row(policy, constraints)))
     obs, memory, key = _cases(whole, constraints, described["observation"], drift)
     out = jax.device_get(whole(obs, memory, key))
     files = {
@@ -126,17 +127,9 @@ def describe(constraints: SafetyConstraints) -> dict[str, Any]:
 
 
 def _rows(constraints: SafetyConstraints) -> list[dict[str, Any]]:
-    every = zip(
-        constraints.names,
-        constraints.kinds,
-        constraints.hard,
-        np.asarray(constraints.scale).tolist(),
-        strict=True,
-    )
-    return [
-        {"name": name, "kind": kind, "hard": hard, "scale": scale}
-        for name, kind, hard, scale in every
-    ]
+    c = constraints
+    every = zip(c.names, c.kinds, c.hard, np.asarray(c.scale).tolist(), strict=True)
+    return [dict(zip(("name", "kind", "hard", "scale"), row, strict=True)) for row in every]
 
 
 def _checked_signals(
@@ -153,19 +146,11 @@ def _checked_signals(
                 f"export: {len(given)} signals of the {part} are described, the policy has {size}; "
                 "describe each"
             )
-        described[part] = []
         for signal in given:
-            missing = [key for key in ("name", "unit", "low", "high") if key not in signal]
+            missing = [key for key in SIGNAL if key not in signal]
             if missing:
                 raise ValueError(f"export: signal {signal} has no {missing[0]}; give one")
-            described[part].append(
-                {
-                    "name": str(signal["name"]),
-                    "unit": str(signal["unit"]),
-                    "low": float(signal["low"]),
-                    "high": float(signal["high"]),
-                }
-            )
+        described[part] = [{key: kind(s[key]) for key, kind in SIGNAL.items()} for s in given]
         names = [signal["name"] for signal in described[part]]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -176,16 +161,14 @@ def _checked_signals(
 def _drift(policy: PolicyState, statistics: Mapping[str, Any] | None) -> dict[str, Any]:
     given = dict(statistics or {"mean": policy.mean, "std": policy.std})
     size = np.shape(policy.mean)[-1]
-    for name in ("mean", "std", "low", "high"):
-        if name in given and np.shape(given[name]) != (size,):
+    known = dict.fromkeys(("mean", "std", "low", "high"))
+    for name in known.keys() & given.keys():
+        known[name] = np.asarray(given[name], np.float64)
+        if known[name].shape != (size,):
             raise ValueError(
-                f"export: statistics: {name} has shape {np.shape(given[name])}; the policy has "
+                f"export: statistics: {name} has shape {known[name].shape}; the policy has "
                 f"{size} observations"
             )
-    known = {
-        name: np.asarray(given[name], np.float64) if name in given else None
-        for name in ("mean", "std", "low", "high")
-    }
     return known | {"count": given.get("count"), "deviations": DEVIATIONS, "beyond": BEYOND}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from worldloom.core.types import Array
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, control, control_row
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, control_row
 from worldloom.serving.bundle import difference
 from worldloom.serving.onnx_convert import build
 from worldloom.serving.program import Rows
@@ -44,8 +44,8 @@ def to_onnx(
     require_onnx()
     quiet = policy.replace(noise=0.0)
     key = np.zeros((len(obs), KEY_WORDS), np.uint32)
-    expected = _named(jax.device_get(jax.jit(control(quiet, constraints))(obs, memory, key)))
     row = control_row(quiet, constraints)
+    expected = _named(jax.device_get(jax.jit(jax.vmap(row))(obs, memory, key)))
 
     def run(obs: Array, *remembered: Array) -> tuple[Array, ...]:
         out = _named(row(obs, dict(zip(MEMORY, remembered, strict=True)), key[0]), lead=0)

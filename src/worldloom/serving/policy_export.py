@@ -12,6 +12,7 @@ import numpy as np
 
 from worldloom import __version__
 from worldloom.core.files import plain
+from worldloom.core.rollout import unroll
 from worldloom.core.types import Key, PyTree
 from worldloom.serving.bundle import TOLERANCE, flat
 from worldloom.serving.bundle_folder import (
@@ -46,8 +47,9 @@ def export_run(
     can.
     """
     check_target(folder)
-    check_finite(run.agents)
-    obs = _observations(run)
+    agents = run.agents
+    check_finite(agents)
+    obs = _observations(run, agents)
     named, structure = jax.tree_util.tree_flatten_with_path(obs)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in named]
     arrays = dict(zip(names, (x for _, x in named), strict=True))
@@ -55,7 +57,7 @@ def export_run(
 
     def act(obs: Any) -> Rows:
         leaves = [obs[name] for name in names] if isinstance(obs, dict) else [obs]
-        return {"action": run.act_in_world(run.agents, structure.unflatten(leaves))}
+        return {"action": run.act_in_world(agents, structure.unflatten(leaves))}
 
     whole = jax.vmap(act)
     out = jax.device_get(jax.jit(whole)(rows))
@@ -85,22 +87,18 @@ def _kind(rows: np.ndarray) -> dict[str, Any]:
     return {"shape": rows.shape[1:], "dtype": rows.dtype.name}
 
 
-def _observations(run: Run) -> PyTree:
+def _observations(run: Run, agents: PyTree) -> PyTree:
     """Observations (ROWS, ...) of the run's world, met by its own policy.
 
     Where two actions are equally good, rounding decides, and another device may decide otherwise:
     such observations say nothing about a program, and others are taken in their place.
     """
-    env, params = run.problem.env, run.problem.env.default_params()
+    env, params, act = run.problem.env, run.problem.env.default_params(), run.act_in_world
 
     def play(key: Key) -> PyTree:
-        def step(carry: PyTree, key: Key) -> tuple[PyTree, PyTree]:
-            state, obs = carry
-            state, timestep = env.step(key, state, run.act_in_world(run.agents, obs), params)
-            return (state, timestep.obs), obs
-
         state, timestep = env.reset(key, params)
-        return jax.lax.scan(step, (state, timestep.obs), jax.random.split(key, STEPS))[1]
+        steps = unroll(env, lambda obs, _: act(agents, obs), key, state, timestep, params, STEPS)[2]
+        return steps[0]
 
     def nudged(x: Any) -> Any:
         if not np.issubdtype(x.dtype, np.floating):
@@ -110,9 +108,8 @@ def _observations(run: Run) -> PyTree:
 
     played = jax.device_get(jax.jit(jax.vmap(play))(jax.random.split(jax.random.key(0), ROWS)))
     obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), played)
-    act = jax.jit(jax.vmap(run.act_in_world, (None, 0)))
-    agents = run.agents
-    action, near = (np.asarray(act(x, obs)) for x in (agents, jax.tree.map(nudged, agents)))
+    each = jax.jit(jax.vmap(act, (None, 0)))
+    action, near = (np.asarray(each(x, obs)) for x in (agents, jax.tree.map(nudged, agents)))
     alike = np.isclose(action, near, rtol=0.0, atol=1e3 * NUDGE).reshape(len(action), -1).all(-1)
     settled = np.flatnonzero(alike) if alike.any() else np.arange(len(alike))
     chosen = settled[np.linspace(0, len(settled) - 1, ROWS).astype(int)]

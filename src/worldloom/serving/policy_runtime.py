@@ -177,10 +177,10 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a bundle whose files are all there and as they were exported."""
     folder = Path(folder)
     path = folder / "manifest.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); export the policy again") from error
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:

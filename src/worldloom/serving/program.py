@@ -33,6 +33,11 @@ def pad(rows: PyTree, size: int) -> PyTree:
     return jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[:1], size - len(x), 0)]), rows)
 
 
+def stack(rows: Sequence[PyTree]) -> PyTree:
+    """Rows as arrays (b, ...)."""
+    return jax.tree.map(lambda *x: np.stack(x), *rows)
+
+
 class Program:
     """A program of a bundle, compiled once for every number of rows that it is called with."""
 
