@@ -11,7 +11,7 @@ import pytest
 
 import worldloom
 from worldloom import suites
-from worldloom.serving.bundle import difference, load_bundle, load_policy
+from worldloom.serving.bundle import _part, difference, load_bundle, load_policy
 from worldloom.serving.bundle_folder import read_policy
 from worldloom.training.config import make_config
 from worldloom.training.run import train
@@ -120,6 +120,15 @@ def test_a_bundle_acts_as_its_run_in_a_process_without_training_code(name, tmp_p
     arguments = [str(folder), str(tmp_path / "obs.npz"), str(tmp_path / "actions.npy")]
     subprocess.run([sys.executable, "-c", ALONE, *arguments], check=True)
     assert np.array_equal(np.load(tmp_path / "actions.npy"), action)
+
+
+def test_arrays_of_an_observation_may_be_named_and_must_be_there():
+    arrays = {"grid": 1, "demonstrations": [{"input": 2}]}
+    assert _part(arrays, "demonstrations.0.input") == 2
+    assert _part({"demonstrations.0.input": 3}, "demonstrations.0.input") == 3
+    for missing in ("grids", "demonstrations.1.input", "demonstrations.0.size"):
+        with pytest.raises(ValueError, match=f"the observation has no {missing}, which this"):
+            _part(arrays, missing)
 
 
 def load_part(obs, path):

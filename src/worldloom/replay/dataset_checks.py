@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -144,17 +144,18 @@ def check(
     if any(defect.kind == "shape" for defect in early):
         count = len(data["reward"]) if "reward" in data and data["reward"].ndim else 0
         return Report(count, (), tuple(early), lines)
-    names = {name: column_names(name, value, declared.get(name)) for name, value in data.items()}
+    names = {name: _column_names(name, value, declared.get(name)) for name, value in data.items()}
     names["next_obs"] = [f"next {name}" for name in names["obs"]]
-    findings = [
-        *_not_finite(data, names),
-        *_flags(data),
-        *_action_range(data["action"], names["action"]),
-        *_out_of_range(data, names, observation),
-        *_time(data),
-        *_broken_links(data, names["obs"]),
-        *_duplicates(data),
-    ]
+    findings = []
+    for kind, column, bad, text, *values in chain(
+        _bad_values(data, names, observation), _bad_order(data)
+    ):
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            numbers = (None if x is None else x[rows] for x in values)
+            findings.append(Finding(kind, column, rows, text, *numbers))
+    findings += _broken_links(data, names["obs"])
+    findings.sort(key=lambda finding: list(KINDS).index(finding.kind))
     return Report(len(data["obs"]), tuple(findings), tuple(early), lines)
 
 
@@ -164,8 +165,9 @@ def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in columns.items() if value is not None}
 
 
-def column_names(key: str, values: np.ndarray, signals: Sequence[Range] | None = None) -> list[str]:
-    """What people call the columns of an array (N, k), or the one that (N,) is."""
+def _column_names(
+    key: str, values: np.ndarray, signals: Sequence[Range] | None = None
+) -> list[str]:
     if signals:
         return [signal.name for signal in signals]
     return [key] if values.ndim == 1 else [f"{key}[{i}]" for i in range(values.shape[1])]
@@ -217,25 +219,15 @@ def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
     ]
 
 
-# Values ------------------------------------------------------------------------------------------
+# Rows --------------------------------------------------------------------------------------------
+
+# Kind, column, which rows (N,) are bad, and what to say of the values (N,) that follow.
+Suspect = tuple[Any, ...]
 
 
-def _find(
-    kind: str,
-    column: str,
-    bad: np.ndarray,
-    text: str,
-    values: np.ndarray | None = None,
-    others: np.ndarray | None = None,
-) -> Iterator[Finding]:
-    """The rows that are bad, a mask (N,), if there are any."""
-    rows = np.flatnonzero(bad)
-    if len(rows):
-        values, others = (None if x is None else x[rows] for x in (values, others))
-        yield Finding(kind, column, rows, text, values, others)
-
-
-def _not_finite(data: Columns, names: Mapping[str, list[str]]) -> Iterator[Finding]:
+def _bad_values(
+    data: Columns, names: Mapping[str, list[str]], signals: Sequence[Range]
+) -> Iterator[Suspect]:
     for key in ("obs", "action", "next_obs", "reward", "cost", "log_prob", "time"):
         if key not in data:
             continue
@@ -243,29 +235,15 @@ def _not_finite(data: Columns, names: Mapping[str, list[str]]) -> Iterator[Findi
         # Too large for float32 is as good as infinite: learners have no other.
         with np.errstate(over="ignore"):
             bad = ~np.isfinite(values if key == "time" else values.astype(np.float32, copy=False))
-        for i in np.flatnonzero(bad.any(0)):
-            text = f"{names[key][i]} is {{value}}"
-            yield from _find("not_finite", names[key][i], bad[:, i], text, values[:, i])
-
-
-def _flags(data: Columns) -> Iterator[Finding]:
+        for i, name in enumerate(names[key]):
+            yield "not_finite", name, bad[:, i], f"{name} is {{value}}", values[:, i]
     for key in ("terminated", "truncated"):
-        value = data[key]
-        bad = (value != 0) & (value != 1)
-        yield from _find("flag", key, bad, f"{key} is {{value}}, not 0 or 1", value)
-
-
-def _action_range(action: np.ndarray, names: list[str]) -> Iterator[Finding]:
-    outside = np.isfinite(action) & (np.abs(action) > 1.0 + ACTION_TOLERANCE)
-    for i in np.flatnonzero(outside.any(0)):
-        text = f"{names[i]} is {{value}}, outside of [-1, 1]"
-        yield from _find("action_range", names[i], outside[:, i], text, action[:, i])
-
-
-def _out_of_range(
-    data: Columns, names: Mapping[str, list[str]], signals: Sequence[Range]
-) -> Iterator[Finding]:
-    """In every observation, and in the next ones that no row shows again."""
+        bad = (data[key] != 0) & (data[key] != 1)
+        yield "flag", key, bad, f"{key} is {{value}}, not 0 or 1", data[key]
+    for name, value in zip(names["action"], data["action"].T, strict=True):
+        outside = np.isfinite(value) & (np.abs(value) > 1.0 + ACTION_TOLERANCE)
+        yield "action_range", name, outside, f"{name} is {{value}}, outside of [-1, 1]", value
+    # In every observation, and in the next ones that no row shows again.
     unseen = np.append(~_inside(data), True)
     for i, signal in enumerate(signals):
         for key, looked_at in (("obs", True), ("next_obs", unseen)):
@@ -273,11 +251,30 @@ def _out_of_range(
             with np.errstate(invalid="ignore"):
                 outside = (value < signal.low) | (value > signal.high)
             text = f"{name} is {{value}}, outside of [{signal.low:g}, {signal.high:g}]"
-            bad = outside & np.isfinite(value) & looked_at
-            yield from _find("out_of_range", name, bad, text, value)
+            yield "out_of_range", name, outside & np.isfinite(value) & looked_at, text, value
 
 
-# Order -------------------------------------------------------------------------------------------
+def _bad_order(data: Columns) -> Iterator[Suspect]:
+    keys = ("obs", "action", "reward", "next_obs")
+    with np.errstate(over="ignore"):
+        parts: list[np.ndarray] = [np.ascontiguousarray(data[key], np.float32) for key in keys]
+    count = len(parts[0])
+    if "time" in data:
+        time = data["time"]
+        back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
+        yield "time", "time", back, "time is {value}, after {other}", time, np.roll(time, 1)
+        # A plant at rest repeats itself, but not its clock.
+        parts.append(np.ascontiguousarray(time, np.float64))
+    # Rows that are, bit for bit, an earlier row.
+    words = np.concatenate([part.reshape(count, -1).view(np.uint32) for part in parts], axis=1)
+    records = np.ascontiguousarray(words).view(f"V{4 * words.shape[1]}").ravel()
+    _, first, inverse = np.unique(records, return_index=True, return_inverse=True)
+    earlier = first[inverse]
+    again = earlier != np.arange(count)
+    yield "duplicate", "row", again, "the same as row {other}", None, earlier
+
+
+# Links -------------------------------------------------------------------------------------------
 
 
 def _inside(data: Columns) -> np.ndarray:
@@ -295,14 +292,6 @@ def lost_link(data: Columns) -> int | None:
     return next(iter(_unlinked(data).tolist()), None)
 
 
-def _time(data: Columns) -> Iterator[Finding]:
-    if "time" in data:
-        time = data["time"]
-        back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
-        text = "time is {value}, after {other}"
-        yield from _find("time", "time", back, text, time, np.roll(time, 1))
-
-
 def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
     # Most links are exact: only rows that differ at all are looked at more closely.
     near = _unlinked(data)
@@ -314,19 +303,3 @@ def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
         at = np.flatnonzero(far[:, i])
         text = f"next {names[i]} is {{value}}, but the next row has {{other}}"
         yield Finding("broken_link", names[i], near[at], text, before[at, i], after[at, i])
-
-
-def _duplicates(data: Columns) -> Iterator[Finding]:
-    """Rows that are, bit for bit, an earlier row."""
-    keys = ("obs", "action", "reward", "next_obs")
-    with np.errstate(over="ignore"):
-        parts: list[np.ndarray] = [np.ascontiguousarray(data[key], np.float32) for key in keys]
-    if "time" in data:  # a plant at rest repeats itself, but not its clock
-        parts.append(np.ascontiguousarray(data["time"], np.float64))
-    count = len(parts[0])
-    words = np.concatenate([part.reshape(count, -1).view(np.uint32) for part in parts], axis=1)
-    records = np.ascontiguousarray(words).view(f"V{4 * words.shape[1]}").ravel()
-    _, first, inverse = np.unique(records, return_index=True, return_inverse=True)
-    earlier = first[inverse]
-    again = earlier != np.arange(count)
-    yield from _find("duplicate", "row", again, "the same as row {other}", None, earlier)

@@ -135,9 +135,9 @@ class PolicyBundle(ProgramBundle):
         """An array of an observation as rows (b, ...) of the kind that the program takes."""
         given, shape = np.asarray(value), spec.shape[1:]
         rows = given[None] if given.shape == shape else given
-        fits = rows.shape[1:] == shape and len(rows) and rows.dtype.kind in "biuf"
-        if fits:
-            cast = rows.astype(spec.dtype)
+        if rows.shape[1:] == shape and len(rows) and rows.dtype.kind in "biuf":
+            with np.errstate(invalid="ignore"):
+                cast = rows.astype(spec.dtype)
             if cast.dtype.kind == "f" or np.array_equal(cast, rows):
                 return cast
         raise ValueError(
@@ -344,7 +344,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray, scale: np.ndarray | float = 1.0) -> float:
-    """The largest difference, in units of scale or of the wanted number where that is larger.
+    """The largest difference, in units of scale or of the expected number where that is larger.
 
     Numbers that are not finite must be the same, and so must whole numbers and flags.
     """

@@ -137,8 +137,7 @@ class Controller:
         """Sets an action (m,) that is asked for in place of the policy's, or clears it (None)."""
 
         def make(plant: Plant) -> tuple[dict[str, Any], Rows]:
-            asked = None if action is None else numbers(action)
-            return {"action": asked}, overridden(plant.memory, action)
+            return {"action": _or_none(action)}, overridden(plant.memory, action)
 
         return await self._in_turn(name, lambda plant: self._change("override", plant, make))
 
@@ -146,8 +145,7 @@ class Controller:
         """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
 
         def make(plant: Plant) -> tuple[dict[str, Any], Rows]:
-            place = None if previous is None else numbers(previous)
-            return {"previous": place}, restarted(self.bundle, plant.memory, previous)
+            return {"previous": _or_none(previous)}, restarted(self.bundle, plant.memory, previous)
 
         return await self._in_turn(name, lambda plant: self._change("reset", plant, make))
 
@@ -263,7 +261,8 @@ class Controller:
         strange = self._drift.strange(obs)
         now, policy = time.time(), self.bundle.digest
         inputs = rows_of({"obs": obs, "key": key, "memory": memory}, len(batch))
-        results = rows_of(out, len(batch))
+        said = {"proposed": out["proposed"], "action": out["action"], "after": out["memory"]}
+        results = rows_of(said | {"report": out["report"]}, len(batch))
         mine = [self._take(asked) for asked in batch]
         try:
             records: list[tuple[str, dict[str, Any]]] = []
@@ -271,14 +270,8 @@ class Controller:
                 content = {"plant": asked.plant.name, "time": now, "policy": policy, **inputs[i]}
                 content["batch"] = [size, i]
                 if mine[i]:
-                    result = results[i]
-                    content |= {
-                        "proposed": result["proposed"],
-                        "action": result["action"],
-                        "after": result["memory"],
-                        "report": result["report"],
-                        "drift": [self._drift.names[j] for j in np.flatnonzero(strange[i])],
-                    }
+                    content |= results[i]
+                    content["drift"] = [self._drift.names[j] for j in np.flatnonzero(strange[i])]
                 records.append(("act" if mine[i] else "unused", content))
             written = self.journal.append(records)
         except OSError as error:
@@ -347,6 +340,10 @@ class Controller:
             done.set_exception(outcome)
         else:
             done.set_result(outcome)
+
+
+def _or_none(action: np.ndarray | None) -> Any:
+    return None if action is None else numbers(action)
 
 
 async def _next(queue: "asyncio.Queue[T]", most: float = float("inf")) -> list[T]:

@@ -93,33 +93,22 @@ def observation_statistics(obs: Any) -> dict[str, Any]:
     obs = obs[np.isfinite(obs).all(axis=-1)]
     if not len(obs):
         raise ValueError("export: the training data have no finite observation to describe")
-    return {
-        "count": len(obs),
-        "mean": obs.mean(axis=0),
-        "std": obs.std(axis=0),
-        "low": obs.min(axis=0),
-        "high": obs.max(axis=0),
-    }
+    of = {"mean": np.mean, "std": np.std, "low": np.min, "high": np.max}
+    return {"count": len(obs)} | {name: function(obs, axis=0) for name, function in of.items()}
 
 
 def describe(constraints: SafetyConstraints) -> dict[str, Any]:
     """Every number of the constraints, for a reader; the model itself is in the program."""
     c = constraints
-    plants = {"linear": c.linear, "state": c.state, "barrier": c.barrier, "lookahead": c.lookahead}
+    affine = ("linear", "state", "barrier", "lookahead")
+    alone = ("gamma", "disturbance", "emergency", "deviations", "latch_after", "horizon")
+    meaning = {"meaning": "weights.x + offset"}
     return {
         "rows": _rows(c),
         "box": {"low": c.low, "high": c.high},
         "rate": {str(i): x for i, x in zip(c.rated, np.asarray(c.rate).tolist(), strict=True)},
-        **{
-            name: {"weights": rows.weights, "offset": rows.offset, "meaning": "weights.x + offset"}
-            for name, rows in plants.items()
-        },
-        "gamma": c.gamma,
-        "disturbance": c.disturbance,
-        "emergency": c.emergency,
-        "deviations": c.deviations,
-        "latch_after": c.latch_after,
-        "horizon": c.horizon,
+        **{name: as_dict(getattr(c, name)) | meaning for name in affine},
+        **{name: getattr(c, name) for name in alone},
         "has_model": c.model is not None,
         "has_backup": c.backup is not None,
         "meaning": "actions in [-1, 1], observations in the units of the manifest's signals",
@@ -162,7 +151,7 @@ def _drift(policy: PolicyState, statistics: Mapping[str, Any] | None) -> dict[st
     given = dict(statistics or {"mean": policy.mean, "std": policy.std})
     size = np.shape(policy.mean)[-1]
     known = dict.fromkeys(("mean", "std", "low", "high"))
-    for name in known.keys() & given.keys():
+    for name in [name for name in known if name in given]:
         known[name] = np.asarray(given[name], np.float64)
         if known[name].shape != (size,):
             raise ValueError(

@@ -73,7 +73,7 @@ def check_onnx(
 ) -> float:
     """By how much onnxruntime differs from the outputs, all rows together and one at a time.
 
-    asked, wanted: arrays (b, ...) by the model's names. scale (C,): of the margins. More than
+    inputs, expected: arrays (b, ...) by the model's names. scale (C,): of the margins. More than
     `TOLERANCE` is a ValueError.
     """
     import onnxruntime

@@ -91,7 +91,8 @@ class Columns:
         words = np.empty((len(leaves[0]), self._width), np.uint32)
         for leaf, (shape, dtype), columns in zip(leaves, self._kinds, self._slices, strict=True):
             if leaf.shape[1:] != shape or leaf.dtype != dtype or len(leaf) != len(words):
-                raise ValueError(f"the program takes rows of {dtype}{list(shape)}, not {leaf!r}")
+                given = f"{leaf.dtype}{list(leaf.shape)}"
+                raise ValueError(f"the program takes rows of {dtype}{list(shape)}, not {given}")
             flat = np.ascontiguousarray(leaf, _WORDS[dtype.kind])
             words[:, columns] = flat.reshape(words[:, columns].shape).view(np.uint32)
         return words
