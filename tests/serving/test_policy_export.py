@@ -159,6 +159,19 @@ def test_the_manifest_says_what_the_policy_takes_and_gives(cartpole):
     assert manifest["self_test"]["rows"] == 8
 
 
+def test_the_command_writes_the_same_policy(cartpole, tmp_path, capsys):
+    from worldloom.cli.export import command
+
+    arguments = [str(cartpole.parent / "run"), "--out", str(tmp_path / "bundle"), "--json"]
+    assert command(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == {"bundle": str(tmp_path / "bundle")}
+    obs = np.random.default_rng(0).normal(size=(20, 4))
+    written, first = load_policy(tmp_path / "bundle"), load_policy(cartpole)
+    assert np.array_equal(written.act(obs), first.act(obs))
+    with pytest.raises(ValueError, match="holds a bundle already; --force replaces it"):
+        command(arguments)
+
+
 @pytest.mark.parametrize(
     ("obs", "message"),
     [

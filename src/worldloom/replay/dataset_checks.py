@@ -179,6 +179,7 @@ def _column_names(
 def _shape_defects(data: Columns, declared: Mapping[str, Sequence[Range]]) -> Iterator[Defect]:
     """What keeps columns from being a dataset at all, or one of the signals that are declared."""
     missing = [name for name in REQUIRED if name not in data]
+    messages: dict[str, str | None]
     if missing:
         messages = {name: f"there is no column {name}" for name in missing}
     elif not data["obs"].ndim or not len(data["obs"]):

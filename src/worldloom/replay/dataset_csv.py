@@ -8,7 +8,7 @@ plant does not.
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from worldloom.core.names import suggest
 from worldloom.replay.dataset_checks import Defect
 from worldloom.replay.dataset_files import Logged
-from worldloom.replay.dataset_mapping import ColumnMapping, SignalColumn
+from worldloom.replay.dataset_mapping import ColumnMapping
 
 # reward(obs (N, n), action (N, m), next_obs (N, n)) -> (N,), where no column holds it.
 RewardFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -45,11 +45,12 @@ def read_csv(
     begins = _begins(mapping, texts, time, len(lines))
     over = numbers[mapping.terminated] == 1 if mapping.terminated else np.zeros(len(lines), bool)
     # A sample leads to the next one if that is of the same episode and the plant had not ended.
-    follows = ~begins[1:] & ~over[:-1]
-    at = np.flatnonzero(follows)
-    obs = np.stack([_physical(signal, numbers) for signal in mapping.observation], 1)
+    at = np.flatnonzero(~begins[1:] & ~over[:-1])
+    obs, physical = (
+        np.stack([numbers[s.column] * s.scale + s.offset for s in signals], 1)
+        for signals in (mapping.observation, mapping.action)
+    )
     low, high = (np.asarray([getattr(s, end) for s in mapping.action]) for end in ("low", "high"))
-    physical = np.stack([_physical(signal, numbers) for signal in mapping.action], 1)
     act = 2.0 * (physical - low) / (high - low) - 1.0
     terminated = over[at + 1]
     last = np.append(at[1:] != at[:-1] + 1, True) if len(at) else np.zeros(0, bool)
@@ -80,7 +81,7 @@ def read_csv(
         observation=mapping.observation,
         action=mapping.action,
         lines=lines[at],
-        defects=tuple(_lonely(begins, follows, over, lines) + _backwards(begins, time, lines, at)),
+        defects=tuple(_defects(begins, over, time, lines, at, last)),
     )
 
 
@@ -145,18 +146,17 @@ def _numbers(
 def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.ndarray) -> np.ndarray:
     """Dates and times as seconds (L,); those without a zone are taken for UTC."""
     seconds = np.full(len(texts), np.nan)
+    written = mapping.time_format
     for i, text in enumerate(texts):
         if not text or text in mapping.missing:
             continue
         try:
-            if mapping.time_format == "iso":
-                moment = datetime.fromisoformat(text)
-            else:
-                moment = datetime.strptime(text, mapping.time_format)
+            iso = written == "iso"
+            moment = datetime.fromisoformat(text) if iso else datetime.strptime(text, written)
         except ValueError:
             raise ValueError(
                 f"{path}, line {lines[i]}, column {mapping.time}: {text!r} is not a time of the "
-                f"format {mapping.time_format}"
+                f"format {written}"
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
@@ -179,35 +179,27 @@ def _begins(
     return begins
 
 
-def _physical(signal: SignalColumn, numbers: dict[str, np.ndarray]) -> np.ndarray:
-    return numbers[signal.column] * signal.scale + signal.offset
+def _defects(
+    begins: np.ndarray,
+    over: np.ndarray,
+    time: np.ndarray | None,
+    lines: np.ndarray,
+    at: np.ndarray,
+    last: np.ndarray,
+) -> Iterator[Defect]:
+    """What no row shows a check: episodes of one sample, and a time that goes back at an end.
 
-
-def _lonely(
-    begins: np.ndarray, follows: np.ndarray, over: np.ndarray, lines: np.ndarray
-) -> list[Defect]:
-    """Episodes of a single sample: they have no step. A plant at a stand is not one of them."""
-    ends = np.append(begins[1:], True)
-    alone = np.flatnonzero(begins & ends & ~over)
-    # `row` counts steps: the one that would have come next.
-    steps = np.concatenate([[0], np.cumsum(follows)])
-    text = "line {}: an episode of one sample has no step"
-    return [Defect("empty_episode", int(steps[i]), "episode", text.format(lines[i])) for i in alone]
-
-
-def _backwards(
-    begins: np.ndarray, time: np.ndarray | None, lines: np.ndarray, at: np.ndarray
-) -> list[Defect]:
-    """Last samples of episodes whose time goes back: no row holds that time for a check to see."""
-    if time is None or not len(at):
-        return []
-    last = np.append(at[1:] != at[:-1] + 1, True)
-    ends = at[last] + 1
-    with np.errstate(invalid="ignore"):
-        wrong = ends[time[ends] <= time[ends - 1]]
-    places = zip(np.searchsorted(at, wrong - 1), wrong, strict=True)
-    text = "row {} (line {}): time is {:.7g}, after {:.7g}"
-    return [
-        Defect("time", int(row), "time", text.format(row, lines[i], time[i], time[i - 1]))
-        for row, i in places
-    ]
+    at (N,): the samples that are rows; last (N,): which of these end an episode. A `row` of an
+    episode without a step is the one that would have come next.
+    """
+    alone = begins & np.append(begins[1:], True) & ~over  # a plant at a stand is no episode
+    for i in np.flatnonzero(alone):
+        text = f"line {lines[i]}: an episode of one sample has no step"
+        yield Defect("empty_episode", int(np.searchsorted(at, i)), "episode", text)
+    if time is None:
+        return
+    for row in np.flatnonzero(last):
+        i = at[row] + 1
+        if time[i] <= time[i - 1]:
+            text = f"row {row} (line {lines[i]}): time is {time[i]:.7g}, after {time[i - 1]:.7g}"
+            yield Defect("time", int(row), "time", text)

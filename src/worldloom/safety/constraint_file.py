@@ -97,7 +97,7 @@ def parse_constraints(
         raise root.error("emergency is missing; say where each actuator goes then")
     signals, actuators = ({one.name: one for one in many} for many in (signals_obs, signals_action))
     file = _File(root, parts, signals, actuators, step_seconds)
-    options = {
+    options: dict[str, Any] = {
         **file.box(),
         **file.rates(),
         **file.lookahead(),

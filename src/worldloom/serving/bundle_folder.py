@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from worldloom.core.files import replace_folder
+from worldloom.core.files import plain, replace_folder
 
 MANIFEST = "manifest.json"
 CASES = "self_test.npz"
@@ -145,6 +145,11 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     named: dict[str, Any] = dict(arrays)
     np.savez(stored, **named)
     return stored.getvalue()
+
+
+def json_bytes(value: Any) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(plain(value), indent=2) + "\n").encode()
 
 
 def hashes(files: Mapping[str, bytes]) -> dict[str, str]:

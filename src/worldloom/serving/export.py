@@ -12,8 +12,8 @@ from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
 from worldloom.serving import artifact
 from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict
-from worldloom.serving.bundle_folder import PLANT_POLICY, check_target
-from worldloom.serving.policy_export import BATCH_SIZES, check_finite, json_bytes, write_bundle
+from worldloom.serving.bundle_folder import PLANT_POLICY, check_target, json_bytes
+from worldloom.serving.policy_export import BATCH_SIZES, check_finite, write_bundle
 from worldloom.serving.program import Rows
 
 SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
@@ -150,7 +150,7 @@ def _checked_signals(
 def _drift(policy: PolicyState, statistics: Mapping[str, Any] | None) -> dict[str, Any]:
     given = dict(statistics or {"mean": policy.mean, "std": policy.std})
     size = np.shape(policy.mean)[-1]
-    known = dict.fromkeys(("mean", "std", "low", "high"))
+    known: dict[str, Any] = dict.fromkeys(("mean", "std", "low", "high"))
     for name in [name for name in known if name in given]:
         known[name] = np.asarray(given[name], np.float64)
         if known[name].shape != (size,):

@@ -46,7 +46,7 @@ def build(
     closed = jax.make_jaxpr(run)(*(x[0] for x in asked.values()))
     graph = Graph()
     shape = graph.node("Shape", next(iter(asked)))
-    graph.batch = graph.node("Gather", shape, graph.constant(np.int64([0])), axis=0)
+    graph.batch = graph.node("Gather", shape, graph.constant([0], np.int64), axis=0)
     rows = [
         Row(graph.reshaped(name, (x[0].size,)), x.shape[1:], x.dtype) for name, x in asked.items()
     ]
@@ -222,7 +222,7 @@ def _reduced(graph: Graph, name: str, axes: Sequence[int], value: Value, out: An
     if name in ("argmin", "argmax"):
         result = graph.node(REDUCE[name], block, axis=2, keepdims=0)
     else:
-        result = graph.node(REDUCE[name], block, graph.constant(np.int64([2])), keepdims=0)
+        result = graph.node(REDUCE[name], block, graph.constant([2], np.int64), keepdims=0)
     dtype = np.dtype(out.dtype)
     same = dtype == value.dtype and dtype != np.bool_ and not name.startswith("arg")
     return result if same else graph.cast(result, dtype)
@@ -275,7 +275,7 @@ def _loop(graph: Graph, params: Any, values: Sequence[Value]) -> list[Value]:
     states = [Row(body.new_name(), x.shape, np.dtype(x.dtype)) for x in kinds[first:last]]
     place = turn
     if params["reverse"]:
-        place = body.node("Sub", body.constant(np.int64(length - 1)), turn)
+        place = body.node("Sub", body.constant(length - 1, np.int64), turn)
     slices = [_slice_of(body, x, place, length) for x in values[last:]]
     out = _evaluate(body, inner.jaxpr, inner.consts, [*values[:first], *states, *slices])
     names = [body.output(body.spread(value)) for value in out]
@@ -290,7 +290,7 @@ def _loop(graph: Graph, params: Any, values: Sequence[Value]) -> list[Value]:
     )
     results = [graph.new_name() for _ in out]
     starts = [graph.spread(x) for x in values[first:last]]
-    inputs = [graph.constant(np.int64(length)), graph.constant(np.bool_(True)), *starts]
+    inputs = [graph.constant(length, np.int64), graph.constant(True), *starts]
     graph.nodes.append(onnx.helper.make_node("Loop", inputs, results, body=inside))
     result: list[Value] = [
         Row(name, x.shape, np.dtype(x.dtype))

@@ -46,11 +46,11 @@ class Graph:
         self._count[0] += 1
         return f"t{self._count[0]}"
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: Any, dtype: Any = None) -> str:
         """The name of a constant tensor."""
         import onnx
 
-        value = np.asarray(value)
+        value = np.asarray(value, dtype)
         key = (value.shape, value.dtype.str, value.tobytes())
         if key not in self.constants:
             self.constants[key] = onnx.numpy_helper.from_array(value, self.new_name())
@@ -88,7 +88,7 @@ class Graph:
 
     def expand(self, name: str, size: int) -> str:
         """A tensor (1, size), the same for all rows, as (B, size)."""
-        shape = self.node("Concat", self.batch or "", self.constant(np.int64([size])), axis=0)
+        shape = self.node("Concat", self.batch or "", self.constant([size], np.int64), axis=0)
         return self.node("Expand", name, shape)
 
     def cast(self, name: str, dtype: Any) -> str:
@@ -105,7 +105,7 @@ class Graph:
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
         """A tensor as (B, *shape)."""
-        return self.node("Reshape", name, self.constant(np.int64([-1, *shape])))
+        return self.node("Reshape", name, self.constant([-1, *shape], np.int64))
 
 
 def info(name: str, shape: Sequence[Any], dtype: Any) -> Any:

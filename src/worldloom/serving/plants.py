@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from worldloom.safety.filter import ControlMemory, clear_override, reset_latch, with_override
@@ -119,7 +120,7 @@ def key_for(seed: str, plant: str, step: int) -> np.ndarray:
 def overridden(memory: Rows, action: np.ndarray | None) -> Rows:
     """A plant's memory with a human's action (m,), or without one (None)."""
     before = ControlMemory(**memory)
-    after = clear_override(before) if action is None else with_override(before, action)
+    after = clear_override(before) if action is None else with_override(before, jnp.asarray(action))
     return jax.device_get(as_dict(after))
 
 

@@ -1,6 +1,5 @@
 """The greedy policy of any run as a bundle: one program, what it takes and gives, a self-test."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from worldloom import __version__
@@ -23,6 +23,7 @@ from worldloom.serving.bundle_folder import (
     check_target,
     digest_of,
     hashes,
+    json_bytes,
     npz,
     write_folder,
 )
@@ -101,7 +102,7 @@ def _observations(run: Run, agents: PyTree) -> PyTree:
         return steps[0]
 
     def nudged(x: Any) -> Any:
-        if not np.issubdtype(x.dtype, np.floating):
+        if not _is_float(x):
             return x
         noise = np.random.default_rng(0).standard_normal(x.shape)
         return (x * (1.0 + NUDGE * noise)).astype(x.dtype)
@@ -110,8 +111,9 @@ def _observations(run: Run, agents: PyTree) -> PyTree:
     obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), played)
     each = jax.jit(jax.vmap(act, (None, 0)))
     action, near = (np.asarray(each(x, obs)) for x in (agents, jax.tree.map(nudged, agents)))
-    alike = np.isclose(action, near, rtol=0.0, atol=1e3 * NUDGE).reshape(len(action), -1).all(-1)
-    settled = np.flatnonzero(alike) if alike.any() else np.arange(len(alike))
+    alike = (np.abs(action - near) <= 1e3 * NUDGE).reshape(len(action), -1)
+    settled = np.flatnonzero(alike.all(axis=-1))
+    settled = settled if len(settled) else np.arange(len(action))
     chosen = settled[np.linspace(0, len(settled) - 1, ROWS).astype(int)]
     return jax.tree.map(lambda x: x[chosen], obs)
 
@@ -121,11 +123,14 @@ def _observations(run: Run, agents: PyTree) -> PyTree:
 
 def check_finite(agents: PyTree) -> None:
     """Raises ValueError unless all weights are finite."""
-    leaves = [np.asarray(x) for x in jax.tree.leaves(agents)]
-    if not all(np.isfinite(x).all() for x in leaves if x.dtype.kind == "f"):
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(agents) if _is_float(x)):
         raise ValueError(
             "export: the policy's weights are not finite; export an earlier checkpoint"
         )
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
 
 
 def write_bundle(
@@ -166,8 +171,3 @@ def write_bundle(
     }
     content[MANIFEST] = json_bytes(about | facts | manifest)
     return write_folder(folder, content)
-
-
-def json_bytes(value: Any) -> bytes:
-    """The content of a JSON file."""
-    return (json.dumps(plain(value), indent=2) + "\n").encode()

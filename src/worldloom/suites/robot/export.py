@@ -9,8 +9,7 @@ import numpy as np
 from worldloom import __version__
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
 from worldloom.serving import policy_runtime
-from worldloom.serving.bundle_folder import hashes, npz, write_folder
-from worldloom.serving.policy_export import json_bytes
+from worldloom.serving.bundle_folder import hashes, json_bytes, npz, write_folder
 from worldloom.suites.robot import gait
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
 from worldloom.suites.robot.task import SCALES, Task
@@ -103,6 +102,7 @@ def policy_layers(
 
     Of a sequence of layers, they are those.
     """
+    layers: dict[Any, Any] = {}
     if isinstance(params, Mapping):
         network = _find(params)
         if network is None:
