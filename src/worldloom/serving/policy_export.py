@@ -130,7 +130,8 @@ def check_finite(agents: PyTree) -> None:
 
 
 def _is_float(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.result_type(leaf)
+    return jnp.issubdtype(dtype, jnp.floating)  # also of keys, which numpy does not know
 
 
 def write_bundle(
