@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from worldloom.replay.dataset import Dataset
+from worldloom.replay.dataset import Dataset, columns_of
 
 Columns = Mapping[str, np.ndarray]
 REQUIRED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -157,12 +157,6 @@ def check(
     findings += _broken_links(data, names["obs"])
     findings.sort(key=lambda finding: list(KINDS).index(finding.kind))
     return Report(len(data["obs"]), tuple(findings), tuple(early), lines)
-
-
-def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
-    """The columns (N, ...) of a dataset in host memory."""
-    columns = vars(dataset.rows) | {"cost": dataset.cost, "log_prob": dataset.log_prob}
-    return {name: np.asarray(value) for name, value in columns.items() if value is not None}
 
 
 def _column_names(

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from worldloom.core.files import atomic_path
-from worldloom.replay.dataset import Dataset, from_columns
-from worldloom.replay.dataset_checks import OPTIONAL, Defect, Range, Report, check, columns_of
+from worldloom.replay.dataset import Dataset, columns_of, from_columns
+from worldloom.replay.dataset_checks import OPTIONAL, Defect, Range, Report, check
 
 FORMAT = "worldloom dataset 1"
 KEYS = ("obs", "action", "next_obs", "reward", "done", "truncated")

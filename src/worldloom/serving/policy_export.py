@@ -14,19 +14,8 @@ from worldloom import __version__
 from worldloom.core.files import plain
 from worldloom.core.rollout import unroll
 from worldloom.core.types import Key, PyTree
+from worldloom.serving import bundle_folder as folders
 from worldloom.serving.bundle import TOLERANCE, flat
-from worldloom.serving.bundle_folder import (
-    CASES,
-    FORMATS,
-    MANIFEST,
-    POLICY,
-    check_target,
-    digest_of,
-    hashes,
-    json_bytes,
-    npz,
-    write_folder,
-)
 from worldloom.serving.program import PLATFORMS, Rows, serialise
 from worldloom.training.machine import versions
 from worldloom.training.run import Run
@@ -47,7 +36,7 @@ def export_run(
     with dots. batch_sizes: the numbers of rows that are compiled for. onnx: is left to suites that
     can.
     """
-    check_target(folder)
+    folders.check_target(folder)
     agents = run.agents
     check_finite(agents)
     obs = _observations(run, agents)
@@ -65,7 +54,7 @@ def export_run(
     space: Any = run.problem.env.spec.action
     return write_bundle(
         folder,
-        POLICY,
+        folders.POLICY,
         {"policy.jax": serialise(whole, jax.tree.map(lambda x: x[0], rows))},
         {
             "observation": {name or "observation": _kind(x) for name, x in arrays.items()},
@@ -156,19 +145,19 @@ def write_bundle(
     if not sizes or sizes[0] < 1:
         raise ValueError(f"export: batch_sizes={list(batch_sizes)}; give sizes of at least 1")
     stored = flat(cases)
-    content = dict(programs) | {CASES: npz(stored)} | dict(files or {})
+    content = dict(programs) | {folders.CASES: folders.npz(stored)} | dict(files or {})
     about = plain({"kind": kind, **meaning})
     manifest = {
-        "version": FORMATS[kind].version,
+        "version": folders.FORMATS[kind].version,
         "worldloom": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "digest": digest_of(content, about),
+        "digest": folders.digest_of(content, about),
         "batch_sizes": sizes,
         "platforms": PLATFORMS,
         "self_test": {"rows": len(next(iter(stored.values()))), "tolerance": TOLERANCE},
         "versions": versions(),
         "provenance": provenance,
-        "files": hashes(content),
+        "files": folders.hashes(content),
     }
-    content[MANIFEST] = json_bytes(about | facts | manifest)
-    return write_folder(folder, content)
+    content[folders.MANIFEST] = folders.json_bytes(about | facts | manifest)
+    return folders.write_folder(folder, content)
