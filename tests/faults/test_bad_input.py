@@ -279,13 +279,19 @@ def test_a_run_without_checkpoints_is_refused(refused, run_copy, command, left):
     assert "run holds no complete checkpoint" in refused(command)
 
 
+def test_bundles_are_not_written_over_what_is_there(refused, run_copy):
+    assert "run exists and is no bundle; name another folder" in refused("export run --out run")
+    (run_copy / "bundle").mkdir()
+    (run_copy / "bundle" / "manifest.json").write_text("{}")
+    assert "holds a bundle already; --force replaces it" in refused("export run")
+
+
 def test_evaluations_of_nothing_are_refused(refused, run_copy):
     assert "episodes=0; evaluate at least 1" in refused("eval run --episodes 0")
     assert "seed=-1; it must be in" in refused("eval run --seed -1")
 
 
 def test_what_a_suite_does_not_have_is_refused(refused, run_copy):
-    assert "grid: policies of this suite cannot be exported yet" in refused("export run")
     assert "--human: reactor is not a world that people can play" in refused("eval reactor --human")
 
 

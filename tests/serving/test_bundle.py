@@ -11,7 +11,7 @@ import pytest
 from worldloom.safety import ControlMemory, ControlState, initial_memory, safe_policy_execution
 from worldloom.serving import export as bundle_export
 from worldloom.serving.bundle import difference, load_bundle
-from worldloom.serving.bundle_folder import MEANING, digest_of, read_policy
+from worldloom.serving.bundle_folder import FORMATS, PLANT_POLICY, digest_of, read_policy
 from worldloom.serving.export import export_bundle, observation_statistics
 from worldloom.serving.program import Columns
 
@@ -195,7 +195,7 @@ def test_a_file_that_is_missing_is_named(broken):
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(bundle, broken, changes, message):
-    if set(changes) & set(MEANING):  # whoever garbled it knew of the digest
+    if set(changes) & set(FORMATS[PLANT_POLICY].meaning):  # whoever garbled it knew of the digest
         changes |= {"digest": digest_of(read_policy(broken)[1], bundle.manifest | changes)}
     edit_manifest(broken, **changes)
     with pytest.raises(ValueError, match=message):

@@ -77,6 +77,7 @@ class Counting:
             defaults=lambda env, algo: {"algo": algo or "random"},
             problem=self._problem,
             page=lambda folder: Path(folder) / "report.html",
+            export=lambda run, folder: folder,
         )
 
     def _problem(self, config, folder):

@@ -332,11 +332,6 @@ def test_a_loaded_run_is_what_was_trained(in_two_parts):
         assert loaded.timing()[name] == pytest.approx(trained.timing()[name], rel=0.01), name
 
 
-def test_a_run_without_a_bundle_says_so(finished_run):
-    with pytest.raises(ValueError, match="grid: policies of this suite cannot be exported yet"):
-        worldloom.load(finished_run).export()
-
-
 # Ends before the end -----------------------------------------------------------------------------
 
 COMMAND = (

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from worldloom.core.draws import as_key
 from worldloom.core.types import Array, Key, PyTree, Transition
 from worldloom.replay.legacy import LegacyRing
 from worldloom.replay.ring import Ring
@@ -79,8 +80,13 @@ class JAXBuffer:
         The frame may have leading axes of 1. After `done` the next row opens a new episode.
         """
         frame = np.asarray(obs, np.float32)
-        if frame.shape != self.obs_shape:
-            frame = self._without_leading_ones(frame)
+        extra = frame.ndim - len(self.obs_shape)
+        if extra < 0 or frame.shape != (1,) * extra + self.obs_shape:
+            raise ValueError(
+                f"JAXBuffer.add: obs has shape {frame.shape}; this memory holds frames of shape "
+                f"{self.obs_shape}"
+            )
+        frame = frame.reshape(self.obs_shape)
         if not math.isfinite(reward):
             raise ValueError(f"JAXBuffer.add: reward={float(reward)}; it must be finite")
         if not np.isfinite(frame).all():
@@ -112,9 +118,7 @@ class JAXBuffer:
         if rng_key is None:
             self.key, samples = _sample(self.ring, self.state, self.key, batch_size)
         else:
-            if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
-                rng_key = jax.random.wrap_key_data(rng_key)
-            samples = _sample(self.ring, self.state, rng_key, batch_size)[1]
+            samples = _sample(self.ring, self.state, as_key(rng_key), batch_size)[1]
         return Samples(*(np.asarray(x) for x in samples))
 
     def can_sample(self, batch_size: int = 1) -> bool:
@@ -140,15 +144,6 @@ class JAXBuffer:
             f"n_frames={self.n_frames}, legacy={self.legacy})"
         )
 
-    def _without_leading_ones(self, frame: NDArray[np.float32]) -> NDArray[np.float32]:
-        extra = frame.ndim - len(self.obs_shape)
-        if extra < 0 or frame.shape != (1,) * extra + self.obs_shape:
-            raise ValueError(
-                f"JAXBuffer.add: obs has shape {frame.shape}; this memory holds frames of shape "
-                f"{self.obs_shape}"
-            )
-        return frame.reshape(self.obs_shape)
-
 
 # Compiled once for each ring, shared by all buffers of one configuration. -------------------------
 
@@ -167,14 +162,8 @@ def _add(ring: Any, state: PyTree, frame: Array, numbers: Array) -> PyTree:
     return ring.add(state, jax.tree.map(lambda x: x[None], row))
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _add_empty(ring: Any, state: PyTree) -> PyTree:
-    return ring.add_empty(state)
-
-
-@partial(jax.jit, static_argnums=0)
-def _can_sample(ring: Any, state: PyTree, batch_size: Array) -> Array:
-    return ring.can_sample(state, batch_size)
+_add_empty = jax.jit(LegacyRing.add_empty, static_argnums=0, donate_argnums=1)
+_can_sample = jax.jit(lambda ring, state, size: ring.can_sample(state, size), static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=(0, 3))

@@ -83,11 +83,8 @@ def from_columns(
     columns["reward"] = columns["reward"].reshape(-1)
     for key, value in (("terminated", terminated), ("truncated", truncated)):
         columns[key] = np.asarray(value).reshape(-1).astype(bool)
-    extra = {
-        key: np.asarray(value, np.float32)
-        for key, value in (("cost", cost), ("log_prob", log_prob))
-        if value is not None
-    }
+    given = {"cost": cost, "log_prob": log_prob}
+    extra = {key: np.asarray(x, np.float32) for key, x in given.items() if x is not None}
     if "cost" in extra and extra["cost"].ndim == 1:
         extra["cost"] = extra["cost"][:, None]
     rows = len(columns["reward"])
@@ -127,17 +124,21 @@ def hold_out(dataset: Dataset, share: float, seed: int = 0) -> tuple[Dataset, Da
     held[np.random.default_rng(seed).permutation(episodes)[:count]] = True
     lengths = np.diff(np.append(np.asarray(dataset.starts), dataset.size))
     of_rows = np.repeat(held, lengths)
-    extra = {"cost": dataset.cost, "log_prob": dataset.log_prob}
+    columns = columns_of(dataset)
 
     def part(chosen: np.ndarray, name: str) -> Dataset:
-        rows = {key: np.asarray(value)[chosen] for key, value in vars(dataset.rows).items()}
-        more = {key: np.asarray(value)[chosen] for key, value in extra.items() if value is not None}
+        rows = {key: value[chosen] for key, value in columns.items()}
         origin = (*dataset.provenance, ("part", f"{name}, of {dataset.digest}"))
-        return from_columns(**rows, **more, name=dataset.name, provenance=origin)
+        return from_columns(**rows, name=dataset.name, provenance=origin)
 
-    return part(~of_rows, f"without {share:g} of the episodes"), part(
-        of_rows, f"{share:g} held out"
-    )
+    kept = part(~of_rows, f"without {share:g} of the episodes")
+    return kept, part(of_rows, f"{share:g} held out")
+
+
+def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
+    """The columns (N, ...) of a dataset in host memory."""
+    columns = vars(dataset.rows) | {"cost": dataset.cost, "log_prob": dataset.log_prob}
+    return {name: np.asarray(value) for name, value in columns.items() if value is not None}
 
 
 def digest_of(columns: dict[str, np.ndarray]) -> str:

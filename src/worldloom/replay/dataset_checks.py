@@ -7,12 +7,12 @@ too. Checks are vectorised: defects are kept as arrays of rows and told one by o
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Protocol
+from itertools import chain, islice
+from typing import Any, Protocol
 
 import numpy as np
 
-from worldloom.replay.dataset import Dataset
+from worldloom.replay.dataset import Dataset, columns_of
 
 Columns = Mapping[str, np.ndarray]
 REQUIRED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -29,6 +29,7 @@ KINDS = {
 }
 # No learner can use rows with these; the others are for an engineer to judge.
 FATAL = ("shape", "not_finite", "flag", "action_range")
+OPTIONAL = ("cost", "log_prob", "time")
 LINK_TOLERANCE = 1e-5  # of the size of the numbers: a format may have rounded them
 ACTION_TOLERANCE = 1e-6
 
@@ -69,15 +70,12 @@ class Finding:
     others: np.ndarray | None = None
 
     def defects(self, lines: np.ndarray | None = None) -> Iterator[Defect]:
+        numbers = {"value": self.values, "other": self.others}
         for i, row in enumerate(self.rows.tolist()):
-            words = {
-                name: f"{column[i]:.7g}"
-                for name, column in (("value", self.values), ("other", self.others))
-                if column is not None
-            }
+            words = {name: f"{x[i]:.7g}" for name, x in numbers.items() if x is not None}
             at = f" (line {lines[row]})" if lines is not None and row < len(lines) else ""
-            said = self.text.format(**words)
-            yield Defect(self.kind, row, self.column, f"row {row}{at}: {said}")
+            message = f"row {row}{at}: {self.text.format(**words)}"
+            yield Defect(self.kind, row, self.column, message)
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,8 @@ class Report:
 
     def first(self, of_each: int = 3) -> list[Defect]:
         """The first few of each kind and column."""
-        shown = list(self.found_before)
-        for finding in self.findings:
-            shown += islice(finding.defects(self.lines), of_each)
-        return shown
+        shown = (islice(finding.defects(self.lines), of_each) for finding in self.findings)
+        return [*self.found_before, *chain.from_iterable(shown)]
 
     def fatal(self) -> Defect | None:
         """The first defect that no learner can live with."""
@@ -143,72 +139,70 @@ def check(
     if isinstance(data, Dataset):
         found_before = [*found_before, *_empty_episodes(np.asarray(data.starts), data.size)]
         data = columns_of(data)
-    early = [*found_before, *shape_defects(data)]
+    declared = {"obs": observation, "action": action}
+    early = [*found_before, *_shape_defects(data, declared)]
     if any(defect.kind == "shape" for defect in early):
         count = len(data["reward"]) if "reward" in data and data["reward"].ndim else 0
         return Report(count, (), tuple(early), lines)
-    obs, act = data["obs"], data["action"]
-    for column, signals in (("obs", observation), ("action", action)):
-        width = data[column].shape[1]
-        if signals and len(signals) != width:
-            names = ", ".join(signal.name for signal in signals)
-            what = "observation" if column == "obs" else column
-            message = f"{width} {what} columns for {len(signals)} signals: {names}"
-            return Report(len(obs), (), (*early, Defect("shape", None, column, message)), lines)
-    obs_names, action_names = (
-        column_names("obs", obs, observation),
-        column_names("action", act, action),
-    )
-    findings = [
-        *_not_finite(data, obs_names, action_names),
-        *_flags(data),
-        *_action_range(act, action_names),
-        *_out_of_range(data, obs_names, observation),
-        *_time(data),
-        *_broken_links(data, obs_names),
-        *_duplicates(data),
-    ]
-    return Report(len(obs), tuple(findings), tuple(early), lines)
+    names = {name: _column_names(name, value, declared.get(name)) for name, value in data.items()}
+    names["next_obs"] = [f"next {name}" for name in names["obs"]]
+    findings = []
+    for kind, column, bad, text, *values in chain(
+        _bad_values(data, names, observation), _bad_order(data)
+    ):
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            numbers = (None if x is None else x[rows] for x in values)
+            findings.append(Finding(kind, column, rows, text, *numbers))
+    findings += _broken_links(data, names["obs"])
+    findings.sort(key=lambda finding: list(KINDS).index(finding.kind))
+    return Report(len(data["obs"]), tuple(findings), tuple(early), lines)
 
 
-def columns_of(dataset: Dataset) -> dict[str, np.ndarray]:
-    """The columns (N, ...) of a dataset in host memory."""
-    columns = vars(dataset.rows) | {"cost": dataset.cost, "log_prob": dataset.log_prob}
-    return {name: np.asarray(value) for name, value in columns.items() if value is not None}
-
-
-def column_names(kind: str, values: np.ndarray, signals: Sequence[Range] = ()) -> list[str]:
-    """What people call the columns of obs (N, n) or action (N, m)."""
+def _column_names(
+    key: str, values: np.ndarray, signals: Sequence[Range] | None = None
+) -> list[str]:
     if signals:
         return [signal.name for signal in signals]
-    return [f"{kind}[{i}]" for i in range(values.shape[1])]
+    return [key] if values.ndim == 1 else [f"{key}[{i}]" for i in range(values.shape[1])]
 
 
 # Shapes ------------------------------------------------------------------------------------------
 
 
-def shape_defects(data: Columns) -> list[Defect]:
-    """What keeps columns from being a dataset at all."""
+def _shape_defects(data: Columns, declared: Mapping[str, Sequence[Range]]) -> Iterator[Defect]:
+    """What keeps columns from being a dataset at all, or one of the signals that are declared."""
     missing = [name for name in REQUIRED if name not in data]
+    messages: dict[str, str | None]
     if missing:
-        return [Defect("shape", None, name, f"there is no column {name}") for name in missing]
-    rows = len(data["obs"]) if data["obs"].ndim else 0
-    if rows == 0:
-        return [Defect("shape", None, "obs", "there are no rows")]
-    matrices = ("obs", "next_obs", "action", "cost")
-    messages = {}
-    for name in (n for n in (*REQUIRED, "cost", "log_prob", "time") if n in data):
-        value, shape = data[name], "(rows, columns)" if name in matrices else "(rows,)"
-        if value.dtype.kind not in "bifu":
-            messages[name] = f"{name} holds {value.dtype}, not numbers"
-        elif value.ndim != 1 + (name in matrices):
-            messages[name] = f"{name} has shape {value.shape}; it must be {shape}"
-        elif len(value) != rows:
-            messages[name] = f"{name} has {len(value)} rows, obs has {rows}"
-    if not messages and data["obs"].shape != data["next_obs"].shape:
-        shapes = f"{data['next_obs'].shape}, obs has {data['obs'].shape}"
-        messages["next_obs"] = f"next_obs has shape {shapes}"
-    return [Defect("shape", None, name, message) for name, message in messages.items()]
+        messages = {name: f"there is no column {name}" for name in missing}
+    elif not data["obs"].ndim or not len(data["obs"]):
+        messages = {"obs": "there are no rows"}
+    else:
+        messages = {name: _misshapen(name, data) for name in (*REQUIRED, *OPTIONAL) if name in data}
+    if not any(messages.values()):
+        if data["obs"].shape != data["next_obs"].shape:
+            shapes = f"{data['next_obs'].shape}, obs has {data['obs'].shape}"
+            messages["next_obs"] = f"next_obs has shape {shapes}"
+        for name, signals in declared.items():
+            width, what = data[name].shape[1], "observation" if name == "obs" else name
+            if signals and len(signals) != width:
+                names = ", ".join(signal.name for signal in signals)
+                messages[name] = f"{width} {what} columns for {len(signals)} signals: {names}"
+    for name, message in messages.items():
+        if message is not None:
+            yield Defect("shape", None, name, message)
+
+
+def _misshapen(name: str, data: Columns) -> str | None:
+    value, rows = data[name], len(data["obs"])
+    axes = 2 if name in ("obs", "next_obs", "action", "cost") else 1
+    if value.dtype.kind not in "bifu":
+        return f"{name} holds {value.dtype}, not numbers"
+    if value.ndim != axes:
+        shape = "(rows, columns)" if axes == 2 else "(rows,)"
+        return f"{name} has shape {value.shape}; it must be {shape}"
+    return None if len(value) == rows else f"{name} has {len(value)} rows, obs has {rows}"
 
 
 def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
@@ -220,67 +214,62 @@ def _empty_episodes(starts: np.ndarray, rows: int) -> list[Defect]:
     ]
 
 
-# Values ------------------------------------------------------------------------------------------
+# Rows --------------------------------------------------------------------------------------------
+
+# Kind, column, which rows (N,) are bad, and what to say of the values (N,) that follow.
+Suspect = tuple[Any, ...]
 
 
-def _not_finite(data: Columns, obs_names: list[str], action_names: list[str]) -> Iterator[Finding]:
-    named = {
-        "obs": obs_names,
-        "action": action_names,
-        "next_obs": [f"next {name}" for name in obs_names],
-    }
+def _bad_values(
+    data: Columns, names: Mapping[str, list[str]], signals: Sequence[Range]
+) -> Iterator[Suspect]:
     for key in ("obs", "action", "next_obs", "reward", "cost", "log_prob", "time"):
         if key not in data:
             continue
-        value = data[key]
-        if key != "time":  # too large for float32 is as good as infinite: learners have no other
-            with np.errstate(over="ignore"):
-                value = value.astype(np.float32, copy=False)
-        bad = ~np.isfinite(value)
-        if not bad.any():
-            continue
-        table = bad.reshape(len(bad), -1)
-        plain = [key] if bad.ndim == 1 else [f"{key}[{i}]" for i in range(bad.shape[1])]
-        names = named.get(key, plain)
-        values = data[key].reshape(len(bad), -1)
-        for i in np.flatnonzero(table.any(0)):
-            rows = np.flatnonzero(table[:, i])
-            yield Finding("not_finite", names[i], rows, f"{names[i]} is {{value}}", values[rows, i])
-
-
-def _flags(data: Columns) -> Iterator[Finding]:
+        values = data[key].reshape(len(data[key]), -1)
+        # Too large for float32 is as good as infinite: learners have no other.
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(values if key == "time" else values.astype(np.float32, copy=False))
+        for i, name in enumerate(names[key]):
+            yield "not_finite", name, bad[:, i], f"{name} is {{value}}", values[:, i]
     for key in ("terminated", "truncated"):
-        value = data[key]
-        rows = np.flatnonzero((value != 0) & (value != 1))
-        if len(rows):
-            yield Finding("flag", key, rows, f"{key} is {{value}}, not 0 or 1", value[rows])
-
-
-def _action_range(act: np.ndarray, names: list[str]) -> Iterator[Finding]:
-    outside = np.isfinite(act) & (np.abs(act) > 1.0 + ACTION_TOLERANCE)
-    for i in np.flatnonzero(outside.any(0)):
-        rows = np.flatnonzero(outside[:, i])
-        text = f"{names[i]} is {{value}}, outside of [-1, 1]"
-        yield Finding("action_range", names[i], rows, text, act[rows, i])
-
-
-def _out_of_range(data: Columns, names: list[str], signals: Sequence[Range]) -> Iterator[Finding]:
-    """In every observation, and in the next ones that no row shows again."""
+        bad = (data[key] != 0) & (data[key] != 1)
+        yield "flag", key, bad, f"{key} is {{value}}, not 0 or 1", data[key]
+    for name, value in zip(names["action"], data["action"].T, strict=True):
+        outside = np.isfinite(value) & (np.abs(value) > 1.0 + ACTION_TOLERANCE)
+        yield "action_range", name, outside, f"{name} is {{value}}, outside of [-1, 1]", value
+    # In every observation, and in the next ones that no row shows again.
     unseen = np.append(~_inside(data), True)
-    every = np.ones(len(unseen), bool)
     for i, signal in enumerate(signals):
-        for prefix, key, looked_at in (("", "obs", every), ("next ", "next_obs", unseen)):
-            value = data[key][:, i]
+        for key, looked_at in (("obs", True), ("next_obs", unseen)):
+            value, name = data[key][:, i], names[key][i]
             with np.errstate(invalid="ignore"):
                 outside = (value < signal.low) | (value > signal.high)
-            rows = np.flatnonzero(outside & np.isfinite(value) & looked_at)
-            if len(rows):
-                name = prefix + names[i]
-                text = f"{name} is {{value}}, outside of [{signal.low:g}, {signal.high:g}]"
-                yield Finding("out_of_range", name, rows, text, value[rows])
+            text = f"{name} is {{value}}, outside of [{signal.low:g}, {signal.high:g}]"
+            yield "out_of_range", name, outside & np.isfinite(value) & looked_at, text, value
 
 
-# Order -------------------------------------------------------------------------------------------
+def _bad_order(data: Columns) -> Iterator[Suspect]:
+    keys = ("obs", "action", "reward", "next_obs")
+    with np.errstate(over="ignore"):
+        parts: list[np.ndarray] = [np.ascontiguousarray(data[key], np.float32) for key in keys]
+    count = len(parts[0])
+    if "time" in data:
+        time = data["time"]
+        back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
+        yield "time", "time", back, "time is {value}, after {other}", time, np.roll(time, 1)
+        # A plant at rest repeats itself, but not its clock.
+        parts.append(np.ascontiguousarray(time, np.float64))
+    # Rows that are, bit for bit, an earlier row.
+    words = np.concatenate([part.reshape(count, -1).view(np.uint32) for part in parts], axis=1)
+    records = np.ascontiguousarray(words).view(f"V{4 * words.shape[1]}").ravel()
+    _, first, inverse = np.unique(records, return_index=True, return_inverse=True)
+    earlier = first[inverse]
+    again = earlier != np.arange(count)
+    yield "duplicate", "row", again, "the same as row {other}", None, earlier
+
+
+# Links -------------------------------------------------------------------------------------------
 
 
 def _inside(data: Columns) -> np.ndarray:
@@ -288,30 +277,19 @@ def _inside(data: Columns) -> np.ndarray:
     return ~(data["terminated"].astype(bool) | data["truncated"].astype(bool))[:-1]
 
 
+def _unlinked(data: Columns) -> np.ndarray:
+    """The rows whose next observation is not, bit for bit, that of the row after it."""
+    return np.flatnonzero((data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data))
+
+
 def lost_link(data: Columns) -> int | None:
-    """The first row whose next observation is not, bit for bit, that of the row after it.
-
-    Formats with one observation for both would lose it.
-    """
-    far = (data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data)
-    rows = np.flatnonzero(far)
-    return int(rows[0]) if len(rows) else None
-
-
-def _time(data: Columns) -> Iterator[Finding]:
-    if "time" not in data:
-        return
-    time = data["time"]
-    back = _inside(data) & (time[1:] <= time[:-1])
-    rows = np.flatnonzero(back) + 1
-    if len(rows):
-        text = "time is {value}, after {other}"
-        yield Finding("time", "time", rows, text, time[rows], time[rows - 1])
+    """The first row whose next observation formats with one for both rows would lose."""
+    return next(iter(_unlinked(data).tolist()), None)
 
 
 def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
     # Most links are exact: only rows that differ at all are looked at more closely.
-    near = np.flatnonzero((data["obs"][1:] != data["next_obs"][:-1]).any(1) & _inside(data))
+    near = _unlinked(data)
     after, before = data["obs"][near + 1], data["next_obs"][near]
     with np.errstate(invalid="ignore"):
         gap = np.abs(np.subtract(after, before, dtype=np.float64))
@@ -320,20 +298,3 @@ def _broken_links(data: Columns, names: list[str]) -> Iterator[Finding]:
         at = np.flatnonzero(far[:, i])
         text = f"next {names[i]} is {{value}}, but the next row has {{other}}"
         yield Finding("broken_link", names[i], near[at], text, before[at, i], after[at, i])
-
-
-def _duplicates(data: Columns) -> Iterator[Finding]:
-    """Rows that are, bit for bit, an earlier row."""
-    keys = ("obs", "action", "reward", "next_obs")
-    with np.errstate(over="ignore"):
-        parts: list[np.ndarray] = [np.ascontiguousarray(data[key], np.float32) for key in keys]
-    if "time" in data:  # a plant at rest repeats itself, but not its clock
-        parts.append(np.ascontiguousarray(data["time"], np.float64))
-    count = len(parts[0])
-    words = np.concatenate([part.reshape(count, -1).view(np.uint32) for part in parts], axis=1)
-    records = np.ascontiguousarray(words).view(f"V{4 * words.shape[1]}").ravel()
-    _, first, inverse = np.unique(records, return_index=True, return_inverse=True)
-    earlier = first[inverse]
-    rows = np.flatnonzero(earlier != np.arange(count))
-    if len(rows):
-        yield Finding("duplicate", "row", rows, "the same as row {other}", None, earlier[rows])

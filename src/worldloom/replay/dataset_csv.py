@@ -1,4 +1,4 @@
-"""Datasets from and to CSV, as plant historians export it: one line for each sample.
+"""Datasets from CSV, as plant historians export it: one line for each sample.
 
 A line holds what was measured, and what was done from then until the next line. So a line and the
 one after it in the same episode make one row of a dataset, and the last line of an episode only
@@ -14,22 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from worldloom.core.files import atomic_path
 from worldloom.core.names import suggest
-from worldloom.replay.dataset import Dataset
-from worldloom.replay.dataset_checks import Defect, columns_of, lost_link
-from worldloom.replay.dataset_files import Logged, refuse_to_overwrite
-from worldloom.replay.dataset_mapping import ColumnMapping, SignalColumn
+from worldloom.replay.dataset_checks import Defect
+from worldloom.replay.dataset_files import Logged
+from worldloom.replay.dataset_mapping import ColumnMapping
 
 # reward(obs (N, n), action (N, m), next_obs (N, n)) -> (N,), where no column holds it.
 RewardFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-
-
-def load_csv(
-    path: str | Path, mapping: ColumnMapping, reward: RewardFunction | None = None
-) -> Dataset:
-    """The dataset in a CSV file; a ValueError of one line if it is none, or of no use."""
-    return read_csv(path, mapping, reward).dataset()
 
 
 def read_csv(
@@ -48,18 +39,19 @@ def read_csv(
     numbers = {
         name: _numbers(path, name, texts[name], lines, mapping) for name in mapping.number_columns
     }
-    time = None
-    if mapping.time is not None:
-        time = numbers.get(mapping.time)
-        if time is None:
-            time = _seconds(path, mapping, texts[mapping.time], lines)
+    time = numbers.get(mapping.time or "")
+    if mapping.time is not None and time is None:
+        time = _seconds(path, mapping, texts[mapping.time], lines)
     begins = _begins(mapping, texts, time, len(lines))
     over = numbers[mapping.terminated] == 1 if mapping.terminated else np.zeros(len(lines), bool)
     # A sample leads to the next one if that is of the same episode and the plant had not ended.
-    follows = ~begins[1:] & ~over[:-1]
-    at = np.flatnonzero(follows)
-    obs = np.stack([_physical(signal, numbers) for signal in mapping.observation], 1)
-    act = np.stack([_share(signal, _physical(signal, numbers)) for signal in mapping.action], 1)
+    at = np.flatnonzero(~begins[1:] & ~over[:-1])
+    obs, physical = (
+        np.stack([numbers[s.column] * s.scale + s.offset for s in signals], 1)
+        for signals in (mapping.observation, mapping.action)
+    )
+    low, high = (np.asarray([getattr(s, end) for s in mapping.action]) for end in ("low", "high"))
+    act = 2.0 * (physical - low) / (high - low) - 1.0
     terminated = over[at + 1]
     last = np.append(at[1:] != at[:-1] + 1, True) if len(at) else np.zeros(0, bool)
     # A flag that is neither 0 nor 1 is passed on, for the check to tell.
@@ -73,9 +65,7 @@ def read_csv(
     }
     if mapping.reward is None:
         assert reward is not None
-        columns["reward"] = np.asarray(
-            reward(columns["obs"], columns["action"], columns["next_obs"])
-        )
+        columns["reward"] = np.asarray(reward(obs[at], act[at], obs[at + 1]))
     else:
         columns["reward"] = numbers[mapping.reward][at + (mapping.reward_at == "next")]
     if mapping.cost:
@@ -91,96 +81,8 @@ def read_csv(
         observation=mapping.observation,
         action=mapping.action,
         lines=lines[at],
-        defects=tuple(_lonely(begins, follows, over, lines) + _backwards(begins, time, lines, at)),
+        defects=tuple(_defects(begins, over, time, lines, at, last)),
     )
-
-
-def save_csv(
-    dataset: Dataset,
-    path: str | Path,
-    mapping: ColumnMapping,
-    *,
-    force: bool = False,
-    seconds: float = 1.0,
-) -> Path:
-    """Writes a CSV file that `read_csv` reads back exactly, but for a last row without an end.
-
-    seconds: between samples. Log-probabilities, and costs that the mapping does not name, are left
-    out. What the format cannot hold is a ValueError: links that are broken,
-    a mapping without the columns for episodes, ends or rewards, or times that are not numbers.
-    """
-    path = Path(path)
-    refuse_to_overwrite(path, force)
-    columns = columns_of(dataset)
-    widths = (len(mapping.observation), len(mapping.action))
-    if widths != (columns["obs"].shape[1], columns["action"].shape[1]):
-        raise ValueError(
-            f"{path}: the mapping has {widths[0]} observations and {widths[1]} actions, the "
-            f"dataset {columns['obs'].shape[1]} and {columns['action'].shape[1]}"
-        )
-    if mapping.reward is None or mapping.reward_at == "next" or mapping.episode is None:
-        raise ValueError(f"{path}: to write, the mapping must name reward (at: this) and episode")
-    if len(mapping.cost) not in (0, columns["cost"].shape[1] if "cost" in columns else 0):
-        raise ValueError(
-            f"{path}: the mapping has {len(mapping.cost)} columns of cost, not those of the data"
-        )
-    if mapping.terminated is None and columns["terminated"].any():
-        raise ValueError(f"{path}: episodes terminate, but the mapping names no such column")
-    if mapping.time is not None and mapping.time_format != "number":
-        raise ValueError(f"{path}: times are written as numbers, not as {mapping.time_format}")
-    broken = lost_link(columns)
-    if broken is not None:
-        raise ValueError(
-            f"{path}: row {broken}: its next observation is not that of the next row; a CSV file "
-            "has one line for both, use npz"
-        )
-    both = np.flatnonzero(columns["terminated"] & columns["truncated"])
-    if len(both):
-        raise ValueError(
-            f"{path}: row {both[0]} is terminated and truncated; a CSV file has one end"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=mapping.delimiter, lineterminator="\n")
-        writer.writerow(mapping.columns)
-        writer.writerows(_samples(columns, np.asarray(dataset.starts), mapping, seconds))
-    return path
-
-
-def _samples(
-    columns: dict[str, np.ndarray], starts: np.ndarray, mapping: ColumnMapping, seconds: float
-) -> Iterator[tuple[str, ...]]:
-    """The cells of every sample: those of an episode's rows, and of where the last one led."""
-    counts = np.diff(np.append(starts, len(columns["reward"]))) + 1
-    episode = np.repeat(np.arange(len(counts)), counts)
-    last = np.zeros(len(episode), bool)
-    last[np.cumsum(counts) - 1] = True
-    row = np.arange(len(episode)) - episode - last
-
-    def cells(values: np.ndarray, *, of_steps: bool = True) -> list[str]:
-        # In double precision: the way back then rounds to the very same float32.
-        texts = [repr(x) for x in values.astype(float).tolist()]
-        return ["" if end and of_steps else x for end, x in zip(last, texts, strict=True)]
-
-    texts: dict[str, list[str]] = {}
-    obs = np.where(last[:, None], columns["next_obs"][row], columns["obs"][row]).astype(float)
-    action = columns["action"][row].astype(float)
-    for i, signal in enumerate(mapping.observation):
-        texts[signal.column] = cells((obs[:, i] - signal.offset) / signal.scale, of_steps=False)
-    for i, signal in enumerate(mapping.action):
-        value = signal.low + 0.5 * (action[:, i] + 1.0) * (signal.high - signal.low)
-        texts[signal.column] = cells((value - signal.offset) / signal.scale)
-    texts[str(mapping.reward)] = cells(columns["reward"][row])
-    for i, name in enumerate(mapping.cost):
-        texts[name] = cells(columns["cost"][row, i])
-    if mapping.terminated:
-        texts[mapping.terminated] = [str(int(x)) for x in last & columns["terminated"][row]]
-    if mapping.time:
-        texts[mapping.time] = cells(np.arange(len(row)) * seconds, of_steps=False)
-    if mapping.decimal != ".":
-        texts = {name: [x.replace(".", mapping.decimal) for x in t] for name, t in texts.items()}
-    texts[str(mapping.episode)] = [str(n) for n in episode]
-    return zip(*(texts[name] for name in mapping.columns), strict=True)
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -244,18 +146,17 @@ def _numbers(
 def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.ndarray) -> np.ndarray:
     """Dates and times as seconds (L,); those without a zone are taken for UTC."""
     seconds = np.full(len(texts), np.nan)
+    written = mapping.time_format
     for i, text in enumerate(texts):
         if not text or text in mapping.missing:
             continue
         try:
-            if mapping.time_format == "iso":
-                moment = datetime.fromisoformat(text)
-            else:
-                moment = datetime.strptime(text, mapping.time_format)
+            iso = written == "iso"
+            moment = datetime.fromisoformat(text) if iso else datetime.strptime(text, written)
         except ValueError:
             raise ValueError(
                 f"{path}, line {lines[i]}, column {mapping.time}: {text!r} is not a time of the "
-                f"format {mapping.time_format}"
+                f"format {written}"
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
@@ -278,50 +179,27 @@ def _begins(
     return begins
 
 
-def _physical(signal: SignalColumn, numbers: dict[str, np.ndarray]) -> np.ndarray:
-    return numbers[signal.column] * signal.scale + signal.offset
+def _defects(
+    begins: np.ndarray,
+    over: np.ndarray,
+    time: np.ndarray | None,
+    lines: np.ndarray,
+    at: np.ndarray,
+    last: np.ndarray,
+) -> Iterator[Defect]:
+    """What no row shows a check: episodes of one sample, and a time that goes back at an end.
 
-
-def _share(signal: SignalColumn, value: np.ndarray) -> np.ndarray:
-    return 2.0 * (value - signal.low) / (signal.high - signal.low) - 1.0
-
-
-def _lonely(
-    begins: np.ndarray, follows: np.ndarray, over: np.ndarray, lines: np.ndarray
-) -> list[Defect]:
-    """Episodes of a single sample: they have no step. A plant at a stand is not one of them."""
-    ends = np.append(begins[1:], True)
-    alone = np.flatnonzero(begins & ends & ~over)
-    # `row` counts steps: the one that would have come next.
-    steps = np.concatenate([[0], np.cumsum(follows)])
-    return [
-        Defect(
-            "empty_episode",
-            int(steps[i]),
-            "episode",
-            f"line {lines[i]}: an episode of one sample has no step",
-        )
-        for i in alone
-    ]
-
-
-def _backwards(
-    begins: np.ndarray, time: np.ndarray | None, lines: np.ndarray, at: np.ndarray
-) -> list[Defect]:
-    """Last samples of episodes whose time goes back: no row holds that time for a check to see."""
-    if time is None or not len(at):
-        return []
-    last = np.append(at[1:] != at[:-1] + 1, True)
-    ends = at[last] + 1
-    with np.errstate(invalid="ignore"):
-        wrong = ends[time[ends] <= time[ends - 1]]
-    rows = np.searchsorted(at, wrong - 1)
-    return [
-        Defect(
-            "time",
-            int(row),
-            "time",
-            f"row {row} (line {lines[i]}): time is {time[i]:.7g}, after {time[i - 1]:.7g}",
-        )
-        for row, i in zip(rows, wrong, strict=True)
-    ]
+    at (N,): the samples that are rows; last (N,): which of these end an episode. A `row` of an
+    episode without a step is the one that would have come next.
+    """
+    alone = begins & np.append(begins[1:], True) & ~over  # a plant at a stand is no episode
+    for i in np.flatnonzero(alone):
+        text = f"line {lines[i]}: an episode of one sample has no step"
+        yield Defect("empty_episode", int(np.searchsorted(at, i)), "episode", text)
+    if time is None:
+        return
+    for row in np.flatnonzero(last):
+        i = at[row] + 1
+        if time[i] <= time[i - 1]:
+            text = f"row {row} (line {lines[i]}): time is {time[i]:.7g}, after {time[i - 1]:.7g}"
+            yield Defect("time", int(row), "time", text)

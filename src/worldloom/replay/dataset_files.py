@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 
 from worldloom.core.files import atomic_path
-from worldloom.replay.dataset import Dataset, from_columns
-from worldloom.replay.dataset_checks import Defect, Range, Report, check, columns_of
+from worldloom.replay.dataset import Dataset, columns_of, from_columns
+from worldloom.replay.dataset_checks import OPTIONAL, Defect, Range, Report, check
 
 FORMAT = "worldloom dataset 1"
 KEYS = ("obs", "action", "next_obs", "reward", "done", "truncated")
-OPTIONAL = ("cost", "log_prob", "time")
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,7 @@ def read_npz(path: str | Path) -> Logged:
     if "cost" in columns and columns["cost"].ndim == 1:
         columns["cost"] = columns["cost"][:, None]
     columns["terminated"] = columns.pop("done")
-    defects: list[Defect] = []
-    if "index" in stored:
-        defects = _apply_index(path, columns, stored["index"])
+    defects = _apply_index(path, columns, stored["index"]) if "index" in stored else ()
     return Logged(
         path,
         columns,

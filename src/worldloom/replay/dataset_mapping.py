@@ -119,11 +119,6 @@ def read_mapping(path: str | Path) -> ColumnMapping:
         raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
-def mapping(values: Any) -> ColumnMapping:
-    """A mapping from plain values, as YAML has them."""
-    return _mapping(Node(values, "mapping"))
-
-
 def _mapping(root: Node) -> ColumnMapping:
     nested = ("reward_at", "time_format")
     given = root.entries(f.name for f in fields(ColumnMapping) if f.name not in nested)

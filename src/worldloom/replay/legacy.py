@@ -13,6 +13,7 @@ from flax import struct
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Batch, Key, Transition
+from worldloom.replay.ring import empty_rows
 
 
 class LegacyRingState(struct.PyTreeNode):
@@ -36,10 +37,7 @@ class LegacyRing:
             raise ValueError(f"LegacyRing: lanes={self.lanes}; the original memory has one world")
 
     def init(self, example: Transition) -> LegacyRingState:
-        blank = jax.tree.map(
-            lambda x: jnp.zeros((self.capacity, 1, *jnp.shape(x)), jnp.asarray(x).dtype), example
-        )
-        return LegacyRingState(blank, jnp.int32(0), jnp.int32(0))
+        return LegacyRingState(empty_rows(example, self.capacity, 1), jnp.int32(0), jnp.int32(0))
 
     def add_empty(self, ring: LegacyRingState) -> LegacyRingState:
         """Moves the head on by `num_frames - 1` rows and leaves their old content in place."""

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
+from worldloom.core.checks import check_fields
 from worldloom.core.cumsum import running_count, running_sum
-from worldloom.core.types import Array, Batch, Key, Transition
+from worldloom.core.types import Array, Batch, Key, PyTree, Transition
 
 SHORT = 1024  # up to this capacity a row is found by comparing with all rows at once
 
@@ -28,6 +29,11 @@ class RingState(struct.PyTreeNode):
     step: Array  # (capacity, lanes) place of the row in its episode
     head: Array  # () where the next row goes
     size: Array  # () rows written, at most capacity
+
+
+def empty_rows(example: PyTree, *axes: int) -> PyTree:
+    """Zeros in the form of `example`, with leading axes of these sizes."""
+    return jax.tree.map(lambda x: jnp.zeros((*axes, *jnp.shape(x)), jnp.result_type(x)), example)
 
 
 @dataclass(frozen=True)
@@ -46,24 +52,18 @@ class Ring:
     gamma: float = 0.99
 
     def __post_init__(self):
-        for name in ("lanes", "num_frames", "n_step"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Ring: {name}={getattr(self, name)}; it must be at least 1")
+        least = {"lanes": 1, "num_frames": 1, "n_step": 1}
+        check_fields("Ring", self, at_least=least, fractions=("gamma",))
         if self.capacity < self.num_frames + self.n_step:
             raise ValueError(
                 f"Ring: capacity={self.capacity} cannot hold one window of "
                 f"{self.num_frames} frames and {self.n_step} steps; use at least "
                 f"{self.num_frames + self.n_step}"
             )
-        if isinstance(self.gamma, float) and not 0.0 <= self.gamma <= 1.0:  # it may be traced
-            raise ValueError(f"Ring: gamma={self.gamma:g}; it must be in [0, 1]")
 
     def init(self, example: Transition) -> RingState:
         """An empty ring for rows like `example` (one lane, no leading axes)."""
-        blank = jax.tree.map(
-            lambda x: jnp.zeros((self.capacity, self.lanes, *jnp.shape(x)), jnp.asarray(x).dtype),
-            example,
-        )
+        blank = empty_rows(example, self.capacity, self.lanes)
         # Two arrays, not one twice: a donated buffer must appear once.
         episode = jnp.full((self.capacity, self.lanes), -1, jnp.int32)
         step = jnp.zeros((self.capacity, self.lanes), jnp.int32)

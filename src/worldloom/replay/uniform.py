@@ -14,6 +14,7 @@ from flax import struct
 from worldloom.core import draws
 from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Batch, Key, PyTree
+from worldloom.replay.ring import empty_rows
 
 LARGEST = 2**24  # rows that a float32 can tell apart
 
@@ -46,21 +47,8 @@ class UniformBuffer:
 
     def init(self, obs: PyTree, action: Array, reward: Array) -> UniformState:
         """An empty buffer for transitions like this one, given without leading axes."""
-
-        def blank(tree: PyTree) -> PyTree:
-            return jax.tree.map(
-                lambda x: jnp.zeros((self.capacity, *jnp.shape(x)), jnp.result_type(x)), tree
-            )
-
-        return UniformState(
-            obs=blank(obs),
-            action=blank(action),
-            reward=blank(reward),
-            next_obs=blank(obs),
-            terminated=blank(False),
-            head=jnp.int32(0),
-            size=jnp.int32(0),
-        )
+        row = (obs, action, reward, obs, False)
+        return UniformState(*empty_rows(row, self.capacity), head=jnp.int32(0), size=jnp.int32(0))
 
     def add(
         self,

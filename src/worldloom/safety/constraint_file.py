@@ -36,6 +36,7 @@ import numpy as np
 from worldloom.core.names import suggest
 from worldloom.core.types import Array
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
+from worldloom.replay.dataset_checks import Range
 from worldloom.safety.constraints import (
     Barrier,
     LinearRow,
@@ -50,17 +51,11 @@ NUMBERS = ("deviations", "latch_after")
 ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard")
 
 
-class SignalLike(Protocol):
-    """A signal: of an actuator, -1 and 1 stand for `low` and `high`."""
+class SignalLike(Range, Protocol):
+    """A signal with its unit; of an actuator, -1 and 1 stand for `low` and `high`."""
 
     @property
-    def name(self) -> str: ...
-    @property
     def unit(self) -> str: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
 
 
 Signals = Mapping[str, SignalLike]
@@ -102,36 +97,22 @@ def parse_constraints(
         raise root.error("emergency is missing; say where each actuator goes then")
     signals, actuators = ({one.name: one for one in many} for many in (signals_obs, signals_action))
     file = _File(root, parts, signals, actuators, step_seconds)
-    low, high = file.box()
-    rate, soft = file.rates()
-    horizon, ahead = file.lookahead()
-    numbers: dict[str, Any] = {}
-    if "deviations" in parts:
-        numbers["deviations"] = parts["deviations"].number()
-    if "latch_after" in parts:
-        numbers["latch_after"] = parts["latch_after"].whole(least=0)
-    rows = {
+    options: dict[str, Any] = {
+        **file.box(),
+        **file.rates(),
+        **file.lookahead(),
         "linear": list(file.linear()),
         "state": [StateRow(*row) for row, _ in file.state_rows(file.part("state"))],
         "barriers": list(file.barriers()),
-        "lookahead": ahead,
+        "emergency": file.emergency(),
+        "backup": backup or file.backup(loops),
     }
-    emergency, backup = file.emergency(), backup or file.backup(loops)
+    if "deviations" in parts:
+        options["deviations"] = parts["deviations"].number()
+    if "latch_after" in parts:
+        options["latch_after"] = parts["latch_after"].whole(least=0)
     try:
-        return make_constraints(
-            len(signals_obs),
-            emergency,
-            low=low,
-            high=high,
-            rate=rate,
-            soft_rates=soft,
-            horizon=horizon,
-            model=model,
-            backup=backup,
-            actuators=list(actuators),
-            **rows,
-            **numbers,
-        )
+        return make_constraints(len(signals_obs), model=model, actuators=list(actuators), **options)
     except ValueError as error:  # what is wrong with the numbers together
         raise root.error(str(error)) from None
 
@@ -218,15 +199,15 @@ class _File:
                 raise ValueError(f"{where} is missing; every actuator needs one")
         return np.asarray([given[name] for name in self.actuators], np.float32)
 
-    def box(self) -> tuple[np.ndarray, np.ndarray]:
+    def box(self) -> dict[str, np.ndarray]:
         ends = {"low": np.full(len(self.actuators), -1.0), "high": np.ones(len(self.actuators))}
         for name, node in self.part("box").items():
             _known(node, name, self.actuators, "actuator")
             for end, value in node.entries(("low", "high")).items():
                 ends[end][list(self.actuators).index(name)] = self.share(value, name)
-        return ends["low"], ends["high"]
+        return ends
 
-    def rates(self) -> tuple[dict[int, float], list[int]]:
+    def rates(self) -> dict[str, Any]:
         rates, soft = {}, []
         for name, node in self.part("rate").items():
             signal = _known(node, name, self.actuators, "actuator")
@@ -238,7 +219,7 @@ class _File:
             rates[index] = 2.0 * change / (signal.high - signal.low)
             if not _is_hard(entry):
                 soft.append(index)
-        return rates, soft
+        return {"rate": rates, "soft_rates": soft}
 
     def change(self, node: Node, unit: str) -> float:
         """A change in a step, also of one that is given in a unit of time."""
@@ -332,16 +313,16 @@ class _File:
                     raise node.error(f"{node.value}; it must not be negative")
             yield Barrier(*row, **options)
 
-    def lookahead(self) -> tuple[int, list[StateRow]]:
+    def lookahead(self) -> dict[str, Any]:
         if not self.part("lookahead"):
-            return 0, []
+            return {}
         node = self.parts["lookahead"]
         entry = node.entries(("steps", "backup", "rows"))
         for name in ("steps", "rows"):
             if name not in entry:
                 raise node.error(f"{name} is missing")
         rows = [StateRow(*row) for row, _ in self.state_rows(entry["rows"].entries())]
-        return entry["steps"].whole(least=1), rows
+        return {"horizon": entry["steps"].whole(least=1), "lookahead": rows}
 
     def backup(self, loops: Callable[[Array], Array] | None) -> Callable[[Array], Array] | None:
         node = self.part("lookahead").get("backup")

@@ -130,14 +130,9 @@ class SafetyConstraints(struct.PyTreeNode):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kind of each of the C rows."""
-        counts = {
-            "box": self.low.shape[-1],
-            "rate": len(self.rated),
-            "linear": self.linear.offset.shape[-1],
-            "state": self.state.offset.shape[-1],
-            "barrier": self.barrier.offset.shape[-1],
-            "lookahead": self.lookahead.offset.shape[-1],
-        }
+        rows = ("linear", "state", "barrier", "lookahead")
+        counts = {"box": self.action_size, "rate": len(self.rated)}
+        counts |= {kind: getattr(self, kind).offset.shape[-1] for kind in rows}
         return tuple(kind for kind, count in counts.items() for _ in range(count))
 
     @property
@@ -198,18 +193,14 @@ def make_constraints(
         _check(index in rate, "soft_rates", f"actuator {index}", "it has no rate")
     rows = [*linear, *state, *barriers, *lookahead]
     for row in rows:
-        width = size if isinstance(row, LinearRow) else observation_size
-        end = row.bound if isinstance(row, LinearRow) else row.offset
-        _check(
-            len(row.weights) == width,
-            f"row {row.name}",
-            f"{len(row.weights)} weights",
-            f"there are {width} {'actuators' if isinstance(row, LinearRow) else 'signals'}",
-        )
-        finite = bool(np.isfinite([*row.weights, end]).all())
-        _check(finite, f"row {row.name}", "numbers that are not finite", "give finite ones")
+        what, of_action = f"row {row.name}", isinstance(row, LinearRow)
+        width, of = (size, "actuators") if of_action else (observation_size, "signals")
+        count = len(row.weights)
+        _check(count == width, what, f"{count} weights", f"there are {width} {of}")
+        finite = bool(np.isfinite([*row.weights, _end(row)]).all())
+        _check(finite, what, "numbers that are not finite", "give finite ones")
         fits = row.scale is None or bool(np.isfinite(row.scale) and row.scale > 0)
-        _check(fits, f"row {row.name}", f"scale={row.scale}", "it must be above 0")
+        _check(fits, what, f"scale={row.scale}", "it must be above 0")
     for row in barriers:
         _check(0 < row.gamma <= 1, f"barrier {row.name}", f"gamma={row.gamma:g}", "use (0, 1]")
         fits = bool(np.isfinite(row.disturbance) and row.disturbance >= 0)
@@ -241,11 +232,7 @@ def make_constraints(
         model=_as_tree(model),
         backup=_as_tree(backup),
         names=(*given, *(given[i] for i in rate), *(row.name for row in rows)),
-        hard=(
-            *(True for _ in given),
-            *(i not in soft_rates for i in rate),
-            *(row.hard for row in rows),
-        ),
+        hard=(*[True] * size, *(i not in soft_rates for i in rate), *(row.hard for row in rows)),
         horizon=horizon,
         passes=passes,
         sweeps=sweeps,
@@ -271,11 +258,14 @@ def _rows(rows: list[tuple[Any, float]], width: int) -> Rows:
     return Rows(jnp.asarray(weights), _floats([row[1] for row in rows]))
 
 
+def _end(row: LinearRow | StateRow) -> float:
+    return row.bound if isinstance(row, LinearRow) else row.offset
+
+
 def _scale(row: LinearRow | StateRow) -> float:
     if row.scale is not None:
         return row.scale
-    end = row.bound if isinstance(row, LinearRow) else row.offset
-    return max(abs(end), float(np.abs(row.weights).sum()), 1e-6)
+    return max(abs(_end(row)), float(np.abs(row.weights).sum()), 1e-6)
 
 
 def _as_tree(function: Callable[..., PyTree] | None) -> jax.tree_util.Partial | None:

@@ -26,7 +26,7 @@ def reach(
 
 
 def move(previous: Array, target: Array, constraints: SafetyConstraints) -> Array:
-    """As near to `wanted` (m,) as box and hard rates allow after `previous` (m,).
+    """As near to `target` (m,) as box and hard rates allow after `previous` (m,).
 
     Where these contradict each other the rate is kept: the actuator is on its way to its box.
     """

@@ -1,1 +1,1 @@
-"""Policies on their way out of the laboratory: bundles that run without JAX."""
+"""Policies on their way out of the laboratory: bundles that run without training code."""

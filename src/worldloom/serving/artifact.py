@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from worldloom.core.types import Array, PyTree
+from worldloom.core.types import Array
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import (
@@ -29,13 +29,11 @@ from worldloom.safety.filter import (
     filter_action,
     initial_memory,
 )
+from worldloom.serving.program import Rows, serialise
 
-PLATFORMS = ("cpu", "cuda", "tpu")
 KEY_WORDS = 2  # of a threefry key
 MEMORY = tuple(field.name for field in fields(ControlMemory))
 REPORT = tuple(field.name for field in fields(SafetyReport) if field.name != "memory")
-
-Rows = dict[str, Any]  # of arrays with a leading axis
 
 
 def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
@@ -51,36 +49,8 @@ def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable
         state = ControlState(obs, ControlMemory(**memory))
         action, report = filter_action(proposed, state, constraints)
         reported = as_dict(report)
-        return {
-            "action": action,
-            "proposed": proposed,
-            "memory": as_dict(reported.pop("memory")),
-            "report": reported,
-        }
-
-    return run
-
-
-def control(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
-    """The function (obs (b, n), memory, key data (b, 2)) that the control program computes."""
-    return jax.vmap(control_row(policy, constraints))
-
-
-def emergency(constraints: SafetyConstraints) -> Callable[[Rows], Rows]:
-    """The function (memory) -> memory that the emergency program computes."""
-
-    def run(memory: Rows) -> Rows:
-        after = jax.vmap(after_emergency, (0, None))(ControlMemory(**memory), constraints)
-        return as_dict(after)
-
-    return run
-
-
-def start(constraints: SafetyConstraints) -> Callable[[Array], Rows]:
-    """The function (previous action (b, m)) -> memory that the start program computes."""
-
-    def run(previous: Array) -> Rows:
-        return as_dict(jax.vmap(initial_memory, (None, 0))(constraints, previous))
+        memory = as_dict(reported.pop("memory"))
+        return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
 
     return run
 
@@ -89,38 +59,24 @@ def programs(
     policy: PolicyState, constraints: SafetyConstraints, observation_size: int
 ) -> dict[str, bytes]:
     """The three programs, serialised, by the names of their files."""
+
+    def emergency(memory: Rows) -> Rows:
+        return as_dict(after_emergency(ControlMemory(**memory), constraints))
+
+    def start(previous: Array) -> Rows:
+        return as_dict(initial_memory(constraints, previous))
+
     obs = jnp.zeros(observation_size, jnp.float32)
     key = jnp.zeros(KEY_WORDS, jnp.uint32)
     memory = as_dict(initial_memory(constraints))
+    control = jax.vmap(control_row(policy, constraints))
     return {
-        "control.jax": _serialised(control(policy, constraints), obs, memory, key),
-        "emergency.jax": _serialised(emergency(constraints), memory),
-        "start.jax": _serialised(start(constraints), memory["previous"]),
+        "control.jax": serialise(control, obs, memory, key),
+        "emergency.jax": serialise(jax.vmap(emergency), memory),
+        "start.jax": serialise(jax.vmap(start), memory["previous"]),
     }
 
 
 def as_dict(node: Any) -> dict[str, Any]:
     """The fields of a struct by name, not deeper."""
     return {field.name: getattr(node, field.name) for field in fields(node)}
-
-
-def pad(rows: PyTree, size: int) -> PyTree:
-    """Arrays (b, ...) with copies of the first row behind them, (size, ...)."""
-
-    def longer(x: np.ndarray) -> np.ndarray:
-        x = np.asarray(x)
-        return np.concatenate([x, np.repeat(x[:1], size - len(x), axis=0)])
-
-    return jax.tree.map(longer, rows)
-
-
-def _serialised(function: Callable[..., Rows], *row: PyTree) -> bytes:
-    """The program of a function of rows like `row`, for any number of them."""
-    from jax import export
-
-    (batch,) = export.symbolic_shape("batch")
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape), x.dtype), row)
-    # Accelerators multiply float32 in fewer digits unless they are told not to.
-    with jax.default_matmul_precision("highest"):
-        made = export.export(jax.jit(function), platforms=PLATFORMS)(*shapes)
-    return bytes(made.serialize())

@@ -1,21 +1,13 @@
 """Proof that a log is unchanged. Needs no jax: auditors have their own machines."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from worldloom.serving.journal import lines_of, problem_of
-from worldloom.serving.records import FIRST, MOVES, Line, check_line
-
-
-class LogProblem(Exception):
-    """What is wrong with a log, and where. torn: a crash may have done it."""
-
-    def __init__(self, text: str, torn: bool = False):
-        super().__init__(text)
-        self.torn = torn
+from worldloom.serving.journal import LogProblem, groups
+from worldloom.serving.records import FIRST, MOVES, Line
 
 
 class Record(NamedTuple):
@@ -41,35 +33,6 @@ class Verification:
     torn: bool = False
 
 
-def groups(path: str | Path) -> Iterator[list[Record]]:
-    """The groups of records that were written together; LogProblem where the chain breaks."""
-    group: list[Record] = []
-    seq, digest = -1, FIRST
-    for number, raw in enumerate(lines_of(path), 1):
-        line = check_line(raw)
-        problem = problem_of(line, seq, digest)
-        if line is None or problem is not None:
-            if raw.endswith(b"\n"):
-                raise LogProblem(f"line {number}, after record {seq}: {problem}")
-            break  # a last line without an end: torn
-        seq, digest = line.seq, line.hash
-        group.append(Record(line, json.loads(raw)))
-        if line.until != group[0].line.until:
-            raise LogProblem(f"line {number}: record {seq} belongs to another group than it says")
-        if line.until == seq:
-            yield group
-            group = []
-    else:
-        raw = b"\n"
-    if group or not raw.endswith(b"\n"):
-        last = group[0].line.seq - 1 if group else seq
-        raise LogProblem(
-            f"torn after record {last}: a server was killed while it wrote; what follows was never "
-            "answered, and the next start on this log cuts it off",
-            torn=True,
-        )
-
-
 def verify_log(
     path: str | Path, *, policy: str | None = None, head: str | None = None
 ) -> Verification:
@@ -90,7 +53,7 @@ def walk(
     head: str | None,
     visit: Callable[[list[Record]], None],
 ) -> None:
-    """Notes in `found` what a log holds, group by group, each of which `visit` sees in turn.
+    """Notes in `result` what a log holds, group by group, each of which `visit` sees in turn.
 
     The first problem ends it. policy, head: those of `verify_log`.
     """
@@ -99,7 +62,8 @@ def walk(
     if not Path(path).is_file():
         raise ValueError(f"{path}: there is no such log")
     try:
-        for group in groups(path):
+        for _, lines in groups(path):
+            group = [Record(line, json.loads(raw)) for line, raw in lines]
             _check_group(group, result, memories, policy)
             visit(group)
             result.records += len(group)

@@ -1,11 +1,18 @@
-"""Bundles of plant policies: loaded without pickle and without running any code from them.
+"""Bundles of policies: loaded without pickle and without running any code from them.
 
-bundle = load_bundle("bundle")
-memory = bundle.initial_memory()
-while True:
-    answer = bundle.act(obs, memory)
-    ...  # execute answer.action
-    memory = answer.memory
+The policy of any world's agents answers with greedy actions:
+
+    policy = load_policy("bundle")
+    action = policy.act(obs)
+
+A plant's comes with its safety filter, which remembers:
+
+    bundle = load_bundle("bundle")
+    memory = bundle.initial_memory()
+    while True:
+        answer = bundle.act(obs, memory)
+        ...  # execute answer.action
+        memory = answer.memory
 """
 
 import io
@@ -13,17 +20,151 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, Rows, pad
-from worldloom.serving.bundle_folder import PROGRAMS, read_policy
-from worldloom.serving.drift import Drift
-from worldloom.serving.program import Program
+from worldloom.core.types import PyTree
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT
+from worldloom.serving.bundle_folder import CASES, FORMATS, PLANT_POLICY, POLICY, read_policy
+from worldloom.serving.program import Program, Rows, pad
 
 TOLERANCE = 1e-5  # of the self-test, in units of each number's scale
+
+
+@dataclass(frozen=True)
+class ProgramBundle:
+    """What bundles of every kind have: a policy's program, what is said of it, and a self-test."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    cases: dict[str, np.ndarray]  # of the self-test
+    control: Program
+
+    @property
+    def digest(self) -> str:
+        """Names this policy, with what its numbers mean, and no other."""
+        return self.manifest["digest"]
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The numbers of rows it is compiled for; others are padded."""
+        return tuple(self.manifest["batch_sizes"])
+
+    def padded(self, count: int) -> int:
+        """The size to which `count` rows are padded; the largest where they are more."""
+        sizes = self.batch_sizes
+        return next((size for size in sizes if size >= count), max(sizes))
+
+    def run(self, rows: tuple[PyTree, ...], size: int | None = None) -> Rows:
+        """What the program computes of numpy arrays (b, ...), `size` rows at a time.
+
+        Without a size, they are padded to the next of `batch_sizes`. An answer's last digits depend
+        on it.
+        """
+        count = len(jax.tree.leaves(rows)[0])
+        most = size or max(self.batch_sizes)
+        parts = []
+        for first in range(0, count, most):
+            part = jax.tree.map(lambda x, at=first: x[at : at + most], rows)
+            length = min(most, count - first)
+            out = self.control(*pad(part, size or self.padded(length)))
+            parts.append(jax.tree.map(lambda x, n=length: x[:n], out))
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+    def self_test(self, size: int | None = None) -> float:
+        """Runs the recorded inputs, `size` rows at a time; the largest difference to the outputs.
+
+        In units of each number's scale. More than the manifest's tolerance is a ValueError.
+        """
+        tolerance, worst = self.manifest["self_test"]["tolerance"], 0.0
+        for name, values in flat(self.run(self._inputs(), size)).items():
+            gap = difference(values, self.cases[f"out.{name}"], self.scale(name))
+            worst = max(worst, gap)
+            if gap > tolerance:
+                raise ValueError(
+                    f"{self.folder}: the self-test fails: {name} is off by {gap:.2g}, allowed is "
+                    f"{tolerance:g}; this device or jax {jax.__version__} computes something else: "
+                    "export the policy again here"
+                )
+        return worst
+
+    def warm(self) -> None:
+        """Compiles for every batch size, and tests each."""
+        for size in self.batch_sizes:
+            self.self_test(size)
+
+    def _inputs(self) -> tuple[PyTree, ...]:
+        """The arguments of the program in the self-test."""
+        takes = self.control.takes
+        return tuple(
+            {key: self.cases[f"{name}.{key}"] for key in spec}
+            if isinstance(spec, dict)
+            else self.cases[name]
+            for name, spec in zip(("obs", "memory", "key"), takes, strict=False)
+        )
+
+    def scale(self, name: str) -> np.ndarray | float:
+        """The size of an output's numbers, which differences are measured by."""
+        return 1.0
+
+
+# Any world ---------------------------------------------------------------------------------------
+
+
+class PolicyBundle(ProgramBundle):
+    """The greedy policy of a world's agents, ready to run."""
+
+    def act(self, obs: PyTree) -> np.ndarray:
+        """Actions for an observation of one world, or of b of them with a leading axis.
+
+        obs: as the world gives it, or its arrays in a dict. Of A agents (A, ...), as their actions.
+        """
+        (spec,) = self.control.takes
+        if isinstance(spec, dict):
+            rows = {name: self._rows(_part(obs, name), name, spec[name]) for name in spec}
+            alone = np.ndim(_part(obs, min(spec))) < spec[min(spec)].ndim
+        else:
+            rows = self._rows(obs, "observation", spec)
+            alone = np.ndim(obs) < spec.ndim
+        action = self.run((rows,))["action"]
+        return action[0] if alone else action
+
+    def _rows(self, value: Any, name: str, spec: Any) -> np.ndarray:
+        """An array of an observation as rows (b, ...) of the kind that the program takes."""
+        given, shape = np.asarray(value), spec.shape[1:]
+        rows = given[None] if given.shape == shape else given
+        if rows.shape[1:] == shape and len(rows) and rows.dtype.kind in "biuf":
+            with np.errstate(invalid="ignore"):
+                cast = rows.astype(spec.dtype)
+            if cast.dtype.kind == "f" or np.array_equal(cast, rows):
+                return cast
+        raise ValueError(
+            f"{self.folder}: {name} is {given.dtype}{list(given.shape)}; this policy takes "
+            f"{spec.dtype}{list(shape)}, or rows of that"
+        )
+
+
+def load_policy(folder: str | Path) -> PolicyBundle:
+    """The policy in a folder, after checking hashes and format and running its self-test."""
+    return _load(PolicyBundle, folder, POLICY)
+
+
+def _part(obs: Any, name: str) -> Any:
+    """An array of an observation, by its name with dots."""
+    for key in [name] if isinstance(obs, Mapping) and name in obs else name.split("."):
+        try:
+            if isinstance(obs, Mapping):
+                obs = obs[key]
+            else:
+                obs = obs[int(key)] if isinstance(obs, list | tuple) else getattr(obs, key)
+        except (KeyError, IndexError, AttributeError):
+            raise ValueError(f"the observation has no {name}, which this policy takes") from None
+    return obs
+
+
+# Plants ------------------------------------------------------------------------------------------
 
 
 class Answer(NamedTuple):
@@ -39,27 +180,11 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """A policy with its safety filter, ready to run. See the module."""
+class Bundle(ProgramBundle):
+    """A plant's policy with its safety filter, ready to run. See the module."""
 
-    folder: Path
-    manifest: dict[str, Any]
-    control: Program
     emergency: Program
     start: Program
-    cases: dict[str, np.ndarray]  # of the self-test
-
-    # What it is ----------------------------------------------------------------------------------
-
-    @property
-    def digest(self) -> str:
-        """Names this policy with this filter and these signals, and no other."""
-        return self.manifest["digest"]
-
-    @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """The numbers of rows it is compiled for; others are padded."""
-        return tuple(self.manifest["batch_sizes"])
 
     @property
     def observation(self) -> list[dict[str, Any]]:
@@ -76,8 +201,6 @@ class Bundle:
         """The names of C constraints, in the order of the margins."""
         return [row["name"] for row in self.manifest["constraints"]]
 
-    # What it does --------------------------------------------------------------------------------
-
     def act(self, obs: Any, memory: Rows, key: Any = None) -> Answer:
         """The answer to observations (n,) or (b, n) of plants with these memories.
 
@@ -85,28 +208,20 @@ class Bundle:
         `batch_sizes`: an answer's last digits depend on that size.
         """
         obs = np.asarray(obs, np.float32)
-        single = obs.ndim == 1
         key = np.zeros((*obs.shape[:-1], KEY_WORDS), np.uint32) if key is None else key
         asked = (obs, {name: memory[name] for name in MEMORY}, np.asarray(key, np.uint32))
-        if single:
-            asked = jax.tree.map(lambda x: np.asarray(x)[None], asked)
-        self._check(asked[0])
-        most = max(self.batch_sizes)
-        parts = []
-        for first in range(0, len(asked[0]), most):
-            part = jax.tree.map(lambda x, at=first: np.asarray(x)[at : at + most], asked)
-            count = len(part[0])
-            out = self.control(*pad(part, self.padded(count)))
-            parts.append(jax.tree.map(lambda x, count=count: x[:count], out))
-        out = parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        single = obs.ndim == 1
+        asked = jax.tree.map(lambda x: np.asarray(x)[None] if single else np.asarray(x), asked)
+        rows = asked[0]
+        if rows.ndim != 2 or rows.shape[1] != len(self.observation) or not len(rows):
+            raise ValueError(
+                f"{self.folder}: observations of shape {rows.shape}; this policy takes "
+                f"{len(self.observation)} numbers a row"
+            )
+        out = self.run(asked)
         if single:
             out = jax.tree.map(lambda x: x[0], out)
-        return Answer(out["action"], out["proposed"], out["memory"], out["report"])
-
-    def padded(self, count: int) -> int:
-        """The size to which `count` rows are padded; the largest where they are more."""
-        sizes = self.batch_sizes
-        return next((size for size in sizes if size >= count), max(sizes))
+        return Answer(**out)
 
     def initial_memory(self, previous: Any = None) -> Rows:
         """The memory before the first step of one plant, or of b with previous (b, m).
@@ -125,93 +240,96 @@ class Bundle:
         rows = {name: np.asarray(memory[name])[None] for name in MEMORY}
         return {name: x[0] for name, x in self.emergency(rows).items()}
 
-    def self_test(self, size: int | None = None) -> float:
-        """Runs the recorded inputs with `size` rows; the largest difference to the outputs.
-
-        In units of each number's scale. More than the manifest's tolerance is a ValueError.
-        """
-        size = self.padded(len(self.cases["obs"])) if size is None else size
-        obs, memory, key = case_inputs(self.cases)
-        worst = 0.0
-        for first in range(0, len(obs), size):
-            part = jax.tree.map(lambda x, at=first: x[at : at + size], (obs, memory, key))
-            out = flat(self.control(*pad(part, size)))
-            for name, values in out.items():
-                expected = self.cases[f"out.{name}"][first : first + size]
-                gap = difference(values[: len(expected)], expected, self._scale(name))
-                worst = max(worst, gap)
-                if gap > self.manifest["self_test"]["tolerance"]:
-                    raise ValueError(
-                        f"{self.folder}: the self-test fails: {name} is off by {gap:.2g}, allowed "
-                        f"is {self.manifest['self_test']['tolerance']:g}; this device or jax "
-                        f"{jax.__version__} computes something else: export the policy again here"
-                    )
-        return worst
-
-    def warm(self, *, sizes: Sequence[int] | None = None) -> None:
-        """Compiles for every batch size, and tests each."""
-        for size in self.batch_sizes if sizes is None else sizes:
-            self.self_test(size)
+    def warm(self) -> None:
+        super().warm()
         self.after_emergency(self.initial_memory())
 
-    def _scale(self, name: str) -> np.ndarray | float:
+    def scale(self, name: str) -> np.ndarray | float:
         if name.startswith("report.margins"):
             return np.asarray([row["scale"] for row in self.manifest["constraints"]])
         return 1.0
 
-    def _check(self, obs: np.ndarray) -> None:
-        if obs.ndim != 2 or obs.shape[1] != len(self.observation) or not len(obs):
-            raise ValueError(
-                f"{self.folder}: observations of shape {obs.shape}; this policy takes "
-                f"{len(self.observation)} numbers a row"
-            )
-
 
 def load_bundle(folder: str | Path) -> Bundle:
-    """The bundle in a folder, after checking hashes and format and running its self-test."""
+    """A plant's bundle, after checking hashes and format and running its self-test."""
+    return _load(Bundle, folder, PLANT_POLICY)
+
+
+class Drift:
+    """Compares a plant with the data its policy was trained on: their mean, deviation and range.
+
+    facts: the `drift` of a bundle's manifest; names: of the n signals.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], names: Sequence[str]):
+        self.names = list(names)
+        mean, std = (np.asarray(facts[name], np.float64) for name in ("mean", "std"))
+        # A signal that never moved in the data may still move in its last digits.
+        reach = facts["deviations"] * np.maximum(std, 1e-6 * np.maximum(np.abs(mean), 1.0))
+        self.low, self.high = mean - reach, mean + reach
+        if facts.get("low") is not None and facts.get("high") is not None:
+            low, high = (np.asarray(facts[name], np.float64) for name in ("low", "high"))
+            beyond = facts["beyond"] * np.maximum(high - low, 1e-6 * np.maximum(np.abs(low), 1.0))
+            self.low = np.maximum(self.low, low - beyond)
+            self.high = np.minimum(self.high, high + beyond)
+
+    def strange(self, obs: np.ndarray) -> np.ndarray:
+        """Which signals (b, n) of observations (b, n) lie outside; what is not a number does."""
+        return ~((obs >= self.low) & (obs <= self.high))
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+_Kind = TypeVar("_Kind", bound=ProgramBundle)
+
+
+def _load(cls: type[_Kind], folder: str | Path, kind: str) -> _Kind:
     folder = Path(folder)
-    manifest, files = read_policy(folder)
+    manifest, files = read_policy(folder, kind)
     _check_manifest(folder, manifest)
-    control, emergency, start = (Program(f"{folder}: {n}", files[n]) for n in PROGRAMS)
-    with np.load(io.BytesIO(files["self_test.npz"]), allow_pickle=False) as stored:
+    programs = [Program(f"{folder}: {name}", files[name]) for name in FORMATS[kind].programs]
+    with np.load(io.BytesIO(files[CASES]), allow_pickle=False) as stored:
         cases = {name: stored[name] for name in stored.files}
-    bundle = Bundle(folder, manifest, control, emergency, start, cases)
+    bundle = cls(folder, manifest, cases, *programs)
     bundle.self_test()
     return bundle
 
 
 def _check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    expected = {
-        "batch_sizes": list,
-        "signals": dict,
-        "constraints": list,
-        "emergency": list,
-        "self_test": dict,
-        "drift": dict,
-    }
+    expected = {"batch_sizes": list, "self_test": dict}
+    of_plant = manifest["kind"] == PLANT_POLICY
+    if of_plant:
+        expected |= {"signals": dict, "constraints": list, "emergency": list, "drift": dict}
     for name, kind in expected.items():
         if not isinstance(manifest.get(name), kind):
             raise ValueError(f"{folder}: manifest.json has no {name}; export the policy again")
     try:
-        signals = [s for part in ("observation", "action") for s in manifest["signals"][part]]
-        named = [str(entry["name"]) for entry in (*signals, *manifest["constraints"])]
-        edges = [float(signal[end]) for signal in signals for end in ("low", "high")]
-        scales = [float(row["scale"]) for row in manifest["constraints"]]
-        sizes = [operator.index(size) for size in manifest["batch_sizes"]]
-        Drift(manifest["drift"], named)
+        if min(operator.index(size) for size in manifest["batch_sizes"]) < 1:
+            raise ValueError("sizes below 1")
         float(manifest["self_test"]["tolerance"])
-        if not np.isfinite(edges + scales).all() or min(sizes) < 1:
-            raise ValueError("numbers that are not finite, or sizes below 1")
+        if of_plant:
+            _check_plant(manifest)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{folder}: manifest.json lacks something or garbles it ({error!r}); "
             "export the policy again"
         ) from None
-    if (manifest.get("memory"), manifest.get("report")) != (list(MEMORY), list(REPORT)):
+    names = (list(MEMORY), list(REPORT))
+    if of_plant and (manifest.get("memory"), manifest.get("report")) != names:
         raise ValueError(
             f"{folder}: its filter remembers or reports other things than this worldloom's; "
             "export the policy again"
         )
+
+
+def _check_plant(manifest: dict[str, Any]) -> None:
+    signals = [s for part in ("observation", "action") for s in manifest["signals"][part]]
+    names = [str(entry["name"]) for entry in (*signals, *manifest["constraints"])]
+    numbers = [float(signal[end]) for signal in signals for end in ("low", "high")]
+    numbers += [float(row["scale"]) for row in manifest["constraints"]]
+    Drift(manifest["drift"], names)
+    if not np.isfinite(numbers).all():
+        raise ValueError("numbers that are not finite")
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -225,13 +343,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
     return actual
 
 
-def case_inputs(cases: Mapping[str, np.ndarray]) -> tuple[np.ndarray, Rows, np.ndarray]:
-    """What the control program takes, from the flat names of a self-test."""
-    return cases["obs"], {name: cases[f"memory.{name}"] for name in MEMORY}, cases["key"]
-
-
 def difference(actual: np.ndarray, expected: np.ndarray, scale: np.ndarray | float = 1.0) -> float:
-    """The largest difference, in units of scale or of the wanted number where that is larger.
+    """The largest difference, in units of scale or of the expected number where that is larger.
 
     Numbers that are not finite must be the same, and so must whole numbers and flags.
     """

@@ -1,21 +1,39 @@
 """A bundle as a folder of files: written whole or not at all, and read only if it is unchanged."""
 
 import hashlib
+import io
 import json
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from worldloom.core.files import replace_folder
+import numpy as np
+
+from worldloom.core.files import plain, replace_folder
 
 MANIFEST = "manifest.json"
-KIND = "worldloom plant policy"
-VERSION = 2  # of such bundles
-PROGRAMS = ("control.jax", "emergency.jax", "start.jax")
-MEANING = ("signals", "constraints", "emergency")  # what the manifest says of their numbers
+CASES = "self_test.npz"
+POLICY = "worldloom policy"
+PLANT_POLICY = "worldloom plant policy"
+
+
+class Format(NamedTuple):
+    """A kind of bundle: its version, its programs, and what its manifest says of their numbers."""
+
+    version: int
+    programs: tuple[str, ...]
+    meaning: tuple[str, ...]
+
+
+FORMATS = {
+    POLICY: Format(1, ("policy.jax",), ("observation", "action")),
+    PLANT_POLICY: Format(
+        2, ("control.jax", "emergency.jax", "start.jax"), ("signals", "constraints", "emergency")
+    ),
+}
 
 
 def write_folder(folder: str | Path, files: Mapping[str, bytes]) -> Path:
@@ -35,25 +53,26 @@ def write_folder(folder: str | Path, files: Mapping[str, bytes]) -> Path:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def read_folder(
-    folder: str | Path, kind: str, version: int
+def read_policy(
+    folder: str | Path, kind: str = PLANT_POLICY
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest of a bundle and the content of its files, each as it was exported.
+    """The manifest of a bundle, which is the one that its digest names, and its files' content.
 
-    A bundle of another `kind` or `version`, a file that is missing and one that was changed are a
+    A bundle of another kind or version, a file that is missing and one that was changed are a
     ValueError. What is returned is what was checked: nothing is read twice.
     """
     folder = Path(folder)
     path = folder / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}")
     try:
         manifest = json.loads(path.read_bytes())
+    except OSError:
+        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
-    actual = manifest.get("kind") if isinstance(manifest, dict) else None
-    if actual != kind:
-        raise ValueError(f"{path} is of kind {actual!r}, not the manifest of a {kind}")
+    given = manifest.get("kind") if isinstance(manifest, dict) else None
+    if given != kind:
+        raise ValueError(f"{path} is of kind {given!r}, not the manifest of a {kind}")
+    version, programs, meaning = FORMATS[kind]
     if manifest.get("version") != version:
         raise ValueError(
             f"{path} is of version {manifest.get('version')}, this worldloom reads {version}; "
@@ -76,16 +95,10 @@ def read_folder(
                 f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
                 "manifest's); copy the bundle again"
             )
-    return manifest, files
-
-
-def read_policy(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and the files of a plant's policy, which is the one that its digest names."""
-    manifest, files = read_folder(folder, KIND, VERSION)
-    missing = [name for name in (*PROGRAMS, "self_test.npz") if name not in files]
+    missing = [name for name in (*programs, CASES) if name not in files]
     if missing:
         raise ValueError(f"{folder}: {MANIFEST} does not list {missing[0]}; export it again")
-    missing = [name for name in MEANING if name not in manifest]
+    missing = [name for name in meaning if name not in manifest]
     if missing or not isinstance(manifest.get("digest"), str):
         raise ValueError(f"{folder}: {MANIFEST} has no {(*missing, 'digest')[0]}; export it again")
     actual = digest_of(files, manifest)
@@ -98,22 +111,24 @@ def read_policy(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def digest_of(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> str:
-    """Names a policy with its filter, and what its numbers mean: the sha256 of both.
+    """Names a policy and what its numbers mean: the sha256 of its programs and of that.
 
     The same program with another order or range of signals controls the plant differently.
     """
+    _, programs, meaning = FORMATS[manifest["kind"]]
     joined = hashlib.sha256()
-    for name in PROGRAMS:
+    for name in programs:
         joined.update(hashlib.sha256(files[name]).digest())
-    meaning = {name: manifest[name] for name in MEANING}
-    joined.update(json.dumps(meaning, sort_keys=True).encode())
+    said = {name: manifest[name] for name in meaning}
+    joined.update(json.dumps(said, sort_keys=True).encode())
     return joined.hexdigest()
 
 
 def check_target(folder: str | Path) -> Path:
     """A folder that a bundle may be written to: it holds one and nothing else, or is not there."""
     folder = Path(folder)
-    if folder.exists() and not (folder / MANIFEST).is_file() and _has_content(folder):
+    filled = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
+    if filled and not (folder / MANIFEST).is_file():
         raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
     strangers = _strangers(folder)
     if strangers:
@@ -124,13 +139,22 @@ def check_target(folder: str | Path) -> Path:
     return folder
 
 
+def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The content of an npz file."""
+    stored = io.BytesIO()
+    named: dict[str, Any] = dict(arrays)
+    np.savez(stored, **named)
+    return stored.getvalue()
+
+
+def json_bytes(value: Any) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(plain(value), indent=2) + "\n").encode()
+
+
 def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
     """The sha256 of every file, for the manifest."""
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-
-
-def _has_content(path: Path) -> bool:
-    return not path.is_dir() or any(path.iterdir())
 
 
 def _strangers(folder: Path) -> list[str]:

@@ -12,21 +12,17 @@
 """
 
 import asyncio
-import contextlib
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from worldloom.serving.artifact import MEMORY, Rows, pad
-from worldloom.serving.bundle import Bundle
-from worldloom.serving.drift import Drift
+from worldloom.serving.bundle import Bundle, Drift
 from worldloom.serving.journal import Journal
 from worldloom.serving.metrics import Metrics
 from worldloom.serving.plants import (
@@ -38,8 +34,11 @@ from worldloom.serving.plants import (
     overridden,
     restarted,
 )
+from worldloom.serving.program import Rows, pad, stack
 from worldloom.serving.records import memory_numbers, numbers, rows_of
 from worldloom.training.machine import versions
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -74,15 +73,13 @@ class Controller:
     def __init__(self, bundle: Bundle, journal: Journal, limits: Limits):
         self.bundle, self.journal, self.limits = bundle, journal, limits
         self.metrics = Metrics()
-        self.plants = Plants(bundle, limits.plants, limits.rate, limits.burst)
+        self.plants = Plants(bundle, limits)
         self.ready = False
         names = [signal["name"] for signal in bundle.observation]
         self._drift = Drift(bundle.manifest["drift"], names)
-        low, high = (np.asarray([s[end] for s in bundle.action]) for end in ("low", "high"))
-        self._middle, self._half = (high + low) / 2.0, (high - low) / 2.0
         self._seed = secrets.token_hex(8)
-        self._asked: deque[_Asked] = deque()
-        self._changes: deque[_Change] = deque()
+        self._asked: asyncio.Queue[_Asked] = asyncio.Queue()
+        self._changes: asyncio.Queue[_Change] = asyncio.Queue()
         self._waiting = 0
         self._claim = threading.Lock()
         # One thread for batches, one for whatever must not wait for a batch.
@@ -93,8 +90,7 @@ class Controller:
 
     async def open(self) -> None:
         """Recovers the plants from the log, notes the start in it, and answers from now on."""
-        before = self.journal.recovered
-        self.plants.recover(before.latest)
+        self.plants.recover(self.journal.recovered.latest)
         note = {
             "time": time.time(),
             "policy": self.bundle.digest,
@@ -104,7 +100,6 @@ class Controller:
             "signals": self.bundle.manifest["signals"],  # what numbers stand for, and their order
         }
         self.journal.append([("start", note)])
-        self._new_asked, self._new_change = asyncio.Event(), asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._loops = [
@@ -142,8 +137,7 @@ class Controller:
         """Sets an action (m,) that is asked for in place of the policy's, or clears it (None)."""
 
         def make(plant: Plant) -> tuple[dict[str, Any], Rows]:
-            asked = None if action is None else numbers(action)
-            return {"action": asked}, overridden(plant.memory, action)
+            return {"action": _or_none(action)}, overridden(plant.memory, action)
 
         return await self._in_turn(name, lambda plant: self._change("override", plant, make))
 
@@ -151,8 +145,7 @@ class Controller:
         """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
 
         def make(plant: Plant) -> tuple[dict[str, Any], Rows]:
-            place = None if previous is None else numbers(previous)
-            return {"previous": place}, restarted(self.bundle, plant.memory, previous)
+            return {"previous": _or_none(previous)}, restarted(self.bundle, plant.memory, previous)
 
         return await self._in_turn(name, lambda plant: self._change("reset", plant, make))
 
@@ -200,8 +193,7 @@ class Controller:
         key = key_for(self._seed, plant.name, int(plant.memory["step"]))
         asked = _Asked(plant, obs, key, plant.memory, loop.create_future())
         asked.timer = loop.call_at(arrived + self.limits.deadline, self._expire, asked, "deadline")
-        self._asked.append(asked)
-        self._new_asked.set()
+        self._asked.put_nowait(asked)
         try:
             return await asked.done
         finally:
@@ -210,12 +202,9 @@ class Controller:
     async def _change(
         self, kind: str, plant: Plant, make: Callable[[Plant], tuple[dict[str, Any], Rows]]
     ) -> dict[str, Any]:
-        change = _Change(
-            kind, plant, lambda: make(plant), asyncio.get_running_loop().create_future()
-        )
-        self._changes.append(change)
-        self._new_change.set()
-        return await change.done
+        done = asyncio.get_running_loop().create_future()
+        self._changes.put_nowait(_Change(kind, plant, lambda: make(plant), done))
+        return await done
 
     # In time -------------------------------------------------------------------------------------
 
@@ -228,8 +217,6 @@ class Controller:
     def _expire(self, asked: _Asked, reason: str) -> None:
         if not self._take(asked):
             return
-        with contextlib.suppress(ValueError):  # it may be in a batch already
-            self._asked.remove(asked)
 
         def make() -> tuple[dict[str, Any], Rows]:
             content = {
@@ -240,8 +227,7 @@ class Controller:
             }
             return content, self.bundle.after_emergency(asked.memory)
 
-        self._changes.append(_Change("emergency", asked.plant, make, asked.done))
-        self._new_change.set()
+        self._changes.put_nowait(_Change("emergency", asked.plant, make, asked.done))
 
     # In batches ----------------------------------------------------------------------------------
 
@@ -249,16 +235,12 @@ class Controller:
         loop = asyncio.get_running_loop()
         most = max(self.bundle.batch_sizes)
         while True:
-            batch: list[_Asked] = []
-            while self._asked and len(batch) < most:
-                asked = self._asked.popleft()
+            waiting = await _next(self._asked, most)
+            for asked in waiting:
                 if asked.timer is not None and asked.timer.when() <= loop.time():
                     self._expire(asked, "deadline")  # its time is up before it is asked
-                elif not asked.taken:
-                    batch.append(asked)
+            batch = [asked for asked in waiting if not asked.taken]
             if not batch:
-                self._new_asked.clear()
-                await self._new_asked.wait()
                 continue
             try:
                 outcomes = await loop.run_in_executor(self._batcher, self._answer, batch)
@@ -274,14 +256,13 @@ class Controller:
     def _answer(self, batch: list[_Asked]) -> list[dict[str, Any] | OSError | None]:
         """Computes a batch and writes its records; None for rows that the deadline took."""
         size = self.bundle.padded(len(batch))
-        obs = np.stack([asked.obs for asked in batch])
-        memory = {name: np.stack([a.memory[name] for a in batch]) for name in MEMORY}
-        key = np.stack([asked.key for asked in batch])
-        out = self.bundle.control(*pad((obs, memory, key), size))
+        obs, memory, key = rows = stack([(a.obs, a.memory, a.key) for a in batch])
+        out = self.bundle.control(*pad(rows, size))
         strange = self._drift.strange(obs)
         now, policy = time.time(), self.bundle.digest
         inputs = rows_of({"obs": obs, "key": key, "memory": memory}, len(batch))
-        results = rows_of(out, len(batch))
+        said = {"proposed": out["proposed"], "action": out["action"], "after": out["memory"]}
+        results = rows_of(said | {"report": out["report"]}, len(batch))
         mine = [self._take(asked) for asked in batch]
         try:
             records: list[tuple[str, dict[str, Any]]] = []
@@ -289,14 +270,8 @@ class Controller:
                 content = {"plant": asked.plant.name, "time": now, "policy": policy, **inputs[i]}
                 content["batch"] = [size, i]
                 if mine[i]:
-                    result = results[i]
-                    content |= {
-                        "proposed": result["proposed"],
-                        "action": result["action"],
-                        "after": result["memory"],
-                        "report": result["report"],
-                        "drift": [self._drift.names[j] for j in np.flatnonzero(strange[i])],
-                    }
+                    content |= results[i]
+                    content["drift"] = [self._drift.names[j] for j in np.flatnonzero(strange[i])]
                 records.append(("act" if mine[i] else "unused", content))
             written = self.journal.append(records)
         except OSError as error:
@@ -320,12 +295,7 @@ class Controller:
     async def _make_changes(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if not self._changes:
-                self._new_change.clear()
-                await self._new_change.wait()
-                continue
-            changes = list(self._changes)
-            self._changes.clear()
+            changes = await _next(self._changes)
             try:
                 outcomes = await loop.run_in_executor(self._changer, self._write_changes, changes)
             except Exception as error:  # whatever it is, those who come after are carried out
@@ -370,3 +340,15 @@ class Controller:
             done.set_exception(outcome)
         else:
             done.set_result(outcome)
+
+
+def _or_none(action: np.ndarray | None) -> Any:
+    return None if action is None else numbers(action)
+
+
+async def _next(queue: "asyncio.Queue[T]", most: float = float("inf")) -> list[T]:
+    """Whatever waits in a queue, at least one and at most so many."""
+    taken = [await queue.get()]
+    while len(taken) < most and not queue.empty():
+        taken.append(queue.get_nowait())
+    return taken

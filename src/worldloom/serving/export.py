@@ -1,34 +1,22 @@
 """A policy with its safety filter as a bundle: programs, what their numbers mean, a self-test."""
 
-import io
-import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from worldloom import __version__
-from worldloom.core.files import plain
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
-from worldloom.serving import artifact, bundle
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, PLATFORMS, REPORT, Rows, as_dict
-from worldloom.serving.bundle_folder import (
-    KIND,
-    MANIFEST,
-    VERSION,
-    check_target,
-    digest_of,
-    hashes,
-    write_folder,
-)
-from worldloom.training.machine import versions
+from worldloom.serving import artifact
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict
+from worldloom.serving.bundle_folder import PLANT_POLICY, check_target, json_bytes
+from worldloom.serving.policy_export import BATCH_SIZES, check_finite, write_bundle
+from worldloom.serving.program import Rows
 
-BATCH_SIZES = (1, 8, 64)
+SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
 DRAWS = 8  # of each of them, until one is settled
 NUDGE = 1e-6  # by which the observations of a settled one may change without a decision's changing
@@ -58,61 +46,45 @@ def export_bundle(
     at once. onnx: also as ONNX, which needs the extra of that name. A bundle that is there already
     is replaced.
     """
-    folder = check_target(folder)
+    check_target(folder)
     described = _checked_signals(signals, policy, constraints)
-    _check_finite(policy)
-    sizes = sorted({int(size) for size in batch_sizes})
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"export: batch_sizes={list(batch_sizes)}; give sizes of at least 1")
+    check_finite((policy.params, policy.mean, policy.std))
     if onnx:
         from worldloom.serving.onnx_export import require_onnx, to_onnx
 
         require_onnx()
     drift = _drift(policy, statistics)
-    whole = jax.jit(artifact.control(policy, constraints))
+    whole = jax.jit(jax.vmap(artifact.control_row(policy, constraints)))
     obs, memory, key = _cases(whole, constraints, described["observation"], drift)
     out = jax.device_get(whole(obs, memory, key))
-    files = artifact.programs(policy, constraints, len(described["observation"]))
-    meaning = plain(
+    files = {
+        "constraints.json": json_bytes(describe(constraints)),
+        "normaliser.json": json_bytes({"mean": policy.mean, "std": policy.std}),
+    }
+    if constraint_text is not None:
+        files["constraints.yaml"] = constraint_text.encode()
+    onnx_error = None
+    if onnx:
+        files["policy.onnx"], onnx_error = to_onnx(policy, constraints, obs, memory)
+    return write_bundle(
+        folder,
+        PLANT_POLICY,
+        artifact.programs(policy, constraints, len(described["observation"])),
         {
             "signals": described,
             "constraints": _rows(constraints),
             "emergency": constraints.emergency,
-        }
+        },
+        cases={"obs": obs, "key": key, "memory": memory, "out": out},
+        batch_sizes=batch_sizes,
+        provenance=provenance or {},
+        files=files,
+        memory=MEMORY,
+        report=REPORT,
+        explores=bool(np.any(np.asarray(policy.noise) != 0.0)),
+        drift=drift,
+        onnx=None if onnx_error is None else {"largest_difference": onnx_error},
     )
-    digest = digest_of(files, meaning)
-    recorded = {"obs": obs, "key": key}
-    recorded |= {f"memory.{name}": x for name, x in memory.items()}
-    files["self_test.npz"] = _npz(recorded | {f"out.{k}": x for k, x in bundle.flat(out).items()})
-    onnx_error = None
-    if onnx:
-        files["policy.onnx"], onnx_error = to_onnx(policy, constraints, obs, memory)
-    files["constraints.json"] = _json(describe(constraints))
-    if constraint_text is not None:
-        files["constraints.yaml"] = constraint_text.encode()
-    files["normaliser.json"] = _json({"mean": policy.mean, "std": policy.std})
-    files[MANIFEST] = _json(
-        {
-            "kind": KIND,
-            "version": VERSION,
-            "worldloom": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "digest": digest,
-            **meaning,
-            "memory": list(MEMORY),
-            "report": list(REPORT),
-            "explores": bool(np.any(np.asarray(policy.noise) != 0.0)),
-            "batch_sizes": sizes,
-            "platforms": list(PLATFORMS),
-            "drift": drift,
-            "self_test": {"rows": CASES, "tolerance": bundle.TOLERANCE},
-            "onnx": None if onnx_error is None else {"largest_difference": onnx_error},
-            "versions": versions(),
-            "provenance": dict(provenance or {}),
-            "files": hashes(files),
-        }
-    )
-    return write_folder(folder, files)
 
 
 def observation_statistics(obs: Any) -> dict[str, Any]:
@@ -121,33 +93,22 @@ def observation_statistics(obs: Any) -> dict[str, Any]:
     obs = obs[np.isfinite(obs).all(axis=-1)]
     if not len(obs):
         raise ValueError("export: the training data have no finite observation to describe")
-    return {
-        "count": len(obs),
-        "mean": obs.mean(axis=0),
-        "std": obs.std(axis=0),
-        "low": obs.min(axis=0),
-        "high": obs.max(axis=0),
-    }
+    of = {"mean": np.mean, "std": np.std, "low": np.min, "high": np.max}
+    return {"count": len(obs)} | {name: function(obs, axis=0) for name, function in of.items()}
 
 
 def describe(constraints: SafetyConstraints) -> dict[str, Any]:
     """Every number of the constraints, for a reader; the model itself is in the program."""
     c = constraints
-    plants = {"linear": c.linear, "state": c.state, "barrier": c.barrier, "lookahead": c.lookahead}
+    affine = ("linear", "state", "barrier", "lookahead")
+    alone = ("gamma", "disturbance", "emergency", "deviations", "latch_after", "horizon")
+    meaning = {"meaning": "weights.x + offset"}
     return {
         "rows": _rows(c),
         "box": {"low": c.low, "high": c.high},
         "rate": {str(i): x for i, x in zip(c.rated, np.asarray(c.rate).tolist(), strict=True)},
-        **{
-            name: {"weights": rows.weights, "offset": rows.offset, "meaning": "weights.x + offset"}
-            for name, rows in plants.items()
-        },
-        "gamma": c.gamma,
-        "disturbance": c.disturbance,
-        "emergency": c.emergency,
-        "deviations": c.deviations,
-        "latch_after": c.latch_after,
-        "horizon": c.horizon,
+        **{name: as_dict(getattr(c, name)) | meaning for name in affine},
+        **{name: getattr(c, name) for name in alone},
         "has_model": c.model is not None,
         "has_backup": c.backup is not None,
         "meaning": "actions in [-1, 1], observations in the units of the manifest's signals",
@@ -155,17 +116,9 @@ def describe(constraints: SafetyConstraints) -> dict[str, Any]:
 
 
 def _rows(constraints: SafetyConstraints) -> list[dict[str, Any]]:
-    every = zip(
-        constraints.names,
-        constraints.kinds,
-        constraints.hard,
-        np.asarray(constraints.scale).tolist(),
-        strict=True,
-    )
-    return [
-        {"name": name, "kind": kind, "hard": hard, "scale": scale}
-        for name, kind, hard, scale in every
-    ]
+    c = constraints
+    every = zip(c.names, c.kinds, c.hard, np.asarray(c.scale).tolist(), strict=True)
+    return [dict(zip(("name", "kind", "hard", "scale"), row, strict=True)) for row in every]
 
 
 def _checked_signals(
@@ -182,19 +135,11 @@ def _checked_signals(
                 f"export: {len(given)} signals of the {part} are described, the policy has {size}; "
                 "describe each"
             )
-        described[part] = []
         for signal in given:
-            missing = [key for key in ("name", "unit", "low", "high") if key not in signal]
+            missing = [key for key in SIGNAL if key not in signal]
             if missing:
                 raise ValueError(f"export: signal {signal} has no {missing[0]}; give one")
-            described[part].append(
-                {
-                    "name": str(signal["name"]),
-                    "unit": str(signal["unit"]),
-                    "low": float(signal["low"]),
-                    "high": float(signal["high"]),
-                }
-            )
+        described[part] = [{key: kind(s[key]) for key, kind in SIGNAL.items()} for s in given]
         names = [signal["name"] for signal in described[part]]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -205,16 +150,14 @@ def _checked_signals(
 def _drift(policy: PolicyState, statistics: Mapping[str, Any] | None) -> dict[str, Any]:
     given = dict(statistics or {"mean": policy.mean, "std": policy.std})
     size = np.shape(policy.mean)[-1]
-    for name in ("mean", "std", "low", "high"):
-        if name in given and np.shape(given[name]) != (size,):
+    known: dict[str, Any] = dict.fromkeys(("mean", "std", "low", "high"))
+    for name in [name for name in known if name in given]:
+        known[name] = np.asarray(given[name], np.float64)
+        if known[name].shape != (size,):
             raise ValueError(
-                f"export: statistics: {name} has shape {np.shape(given[name])}; the policy has "
+                f"export: statistics: {name} has shape {known[name].shape}; the policy has "
                 f"{size} observations"
             )
-    known = {
-        name: np.asarray(given[name], np.float64) if name in given else None
-        for name in ("mean", "std", "low", "high")
-    }
     return known | {"count": given.get("count"), "deviations": DEVIATIONS, "beyond": BEYOND}
 
 
@@ -274,22 +217,3 @@ def _drawn(
     obs[7, 0] = np.nan
     key = rng.integers(0, 2**32, (CASES, KEY_WORDS), dtype=np.uint32)
     return obs, memory, key
-
-
-def _check_finite(policy: PolicyState) -> None:
-    leaves = [np.asarray(x) for x in jax.tree.leaves((policy.params, policy.mean, policy.std))]
-    if not all(np.isfinite(x).all() for x in leaves if x.dtype.kind == "f"):
-        raise ValueError(
-            "export: the policy's weights are not finite; export an earlier checkpoint"
-        )
-
-
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
-    stored = io.BytesIO()
-    named: dict[str, Any] = dict(arrays)
-    np.savez(stored, **named)
-    return stored.getvalue()
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(plain(value), indent=2) + "\n").encode()

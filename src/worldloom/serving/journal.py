@@ -12,6 +12,7 @@ group. Nobody was told of any of them. The next `Journal` on the file cuts the t
 beside, in FILE.torn-N with N the number of the first record that is gone.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -28,6 +29,14 @@ except ImportError:  # where there is no POSIX, nothing keeps two servers off on
     fcntl = None
 
 Fsync = Literal["always", "batch", "none"]
+
+
+class LogProblem(Exception):
+    """What is wrong with a log, and where. torn: a crash may have done it."""
+
+    def __init__(self, text: str, torn: bool = False):
+        super().__init__(text)
+        self.torn = torn
 
 
 class Written(NamedTuple):
@@ -156,36 +165,55 @@ class Journal:
 def scan(path: str | Path) -> Tail:
     """Reads a log from its start: every hash, every link, and where its whole groups end."""
     tail = Tail(size=Path(path).stat().st_size)
-    position, seq, digest = 0, -1, FIRST
-    latest: dict[str, bytes] = {}  # of the group that is being read
-    for raw in lines_of(path):
-        line = check_line(raw)
-        problem = problem_of(line, seq, digest)
-        if line is None or problem is not None:
-            # A crash can leave a last line that does not end, and nothing else.
-            if raw.endswith(b"\n"):
-                tail.broken = f"after record {seq}: {problem}"
-            break
-        position += len(raw)
-        seq, digest = line.seq, line.hash
-        if line.kind in MOVES and line.plant is not None:
-            latest[line.plant] = raw
-        elif line.kind == "start":
-            tail.start = raw
-        if line.until == seq:
-            tail.end, tail.seq, tail.hash = position, seq, digest
-            tail.latest |= latest
-            latest = {}
+    try:
+        for end, group in groups(path):
+            last = group[-1][0]
+            tail.end, tail.seq, tail.hash = end, last.seq, last.hash
+            for line, raw in group:
+                if line.kind in MOVES and line.plant is not None:
+                    tail.latest[line.plant] = raw
+                elif line.kind == "start":
+                    tail.start = raw
+    except LogProblem as problem:
+        tail.broken = None if problem.torn else str(problem)
     return tail
 
 
-def lines_of(path: str | Path) -> Iterator[bytes]:
-    """The lines of a log with their ends; the last may lack its own."""
+def groups(path: str | Path) -> Iterator[tuple[int, list[tuple[Line, bytes]]]]:
+    """The lines that were written together, and the byte at which they end.
+
+    LogProblem where the chain breaks, or, at the end, where a group is not whole.
+    """
+    group: list[tuple[Line, bytes]] = []
+    size = Path(path).stat().st_size  # a server may go on writing
+    end, whole, seq, digest = 0, 0, -1, FIRST
     with Path(path).open("rb") as file:
-        yield from file
+        for number, raw in enumerate(file, 1):
+            line = check_line(raw)
+            problem = _problem(line, seq, digest)
+            if line is None or problem is not None:
+                # A crash can leave a last line that does not end, and nothing else.
+                if raw.endswith(b"\n"):
+                    raise LogProblem(f"line {number}, after record {seq}: {problem}")
+                break
+            end, seq, digest = end + len(raw), line.seq, line.hash
+            group.append((line, raw))
+            if line.until != group[0][0].until:
+                raise LogProblem(
+                    f"line {number}: record {seq} belongs to another group than it says"
+                )
+            if line.until == seq:
+                yield end, group
+                group, whole = [], end
+    if whole < size:
+        raise LogProblem(
+            f"torn after record {seq - len(group)}: a server was killed while it wrote; what "
+            "follows was never answered, and the next start on this log cuts it off",
+            torn=True,
+        )
 
 
-def problem_of(line: Line | None, seq: int, digest: str) -> str | None:
+def _problem(line: Line | None, seq: int, digest: str) -> str | None:
     """What is wrong with a line that follows record `seq` with this hash; None: nothing."""
     if line is None:
         return "a line that is no record, or whose hash is not that of its content"
@@ -211,13 +239,9 @@ def _hold(file: int, path: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Puts a new file's name on the disk, where folders can be synced."""
-    try:
+    with contextlib.suppress(OSError):
         file = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(file)
-    except OSError:
-        pass
-    finally:
-        os.close(file)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)

@@ -5,6 +5,7 @@ Whatever only moves numbers about (slices, reshapes, broadcasts, indexing with c
 now, calls are written out, and loops of known length become `Loop`.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,28 +45,21 @@ def build(
 
     closed = jax.make_jaxpr(run)(*(x[0] for x in asked.values()))
     graph = Graph()
-    first = next(iter(asked))
-    start = graph.constant(np.asarray([0], np.int64))
-    graph.batch = graph.node("Gather", graph.node("Shape", first), start, axis=0)
+    shape = graph.node("Shape", next(iter(asked)))
+    graph.batch = graph.node("Gather", shape, graph.constant([0], np.int64), axis=0)
     rows = [
         Row(graph.reshaped(name, (x[0].size,)), x.shape[1:], x.dtype) for name, x in asked.items()
     ]
     result = _evaluate(graph, closed.jaxpr, closed.consts, rows)
     shapes = []
     for name, value in zip(outputs, result, strict=True):
-        value = (
-            value if isinstance(value, Row) else Row(graph.spread(value), value.shape, value.dtype)
-        )
-        last = graph.reshaped(value.name, value.shape)
-        graph.nodes.append(onnx.helper.make_node("Identity", [last], [name]))
+        graph.output(graph.reshaped(graph.spread(value), value.shape), name)
         shapes.append(info(name, ("batch", *value.shape), value.dtype))
     inputs = [info(name, ("batch", *x.shape[1:]), x.dtype) for name, x in asked.items()]
-    made = onnx.helper.make_graph(
-        graph.nodes, "plant_policy", inputs, shapes, list(graph.constants.values())
-    )
-    model = onnx.helper.make_model(
-        made, opset_imports=[onnx.helper.make_opsetid("", opset)], producer_name="worldloom"
-    )
+    constants = list(graph.constants.values())
+    made = onnx.helper.make_graph(graph.nodes, "plant_policy", inputs, shapes, constants)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(made, opset_imports=opsets, producer_name="worldloom")
     model.ir_version = 10  # what runtimes of that opset read
     return model
 
@@ -73,9 +67,7 @@ def build(
 def _evaluate(
     graph: Graph, jaxpr: Any, consts: Sequence[Any], args: Sequence[Value]
 ) -> list[Value]:
-    known: dict[Any, Value] = {
-        var: np.asarray(x) for var, x in zip(jaxpr.constvars, consts, strict=True)
-    }
+    known: dict[Any, Value] = dict(zip(jaxpr.constvars, map(np.asarray, consts), strict=True))
     known |= dict(zip(jaxpr.invars, args, strict=True))
 
     def read(x: Any) -> Value:
@@ -117,11 +109,10 @@ def _moved(graph: Graph, step: Any, values: Sequence[Value]) -> list[Value]:
         moving = moving[:1]
         if any(isinstance(x, Row) for x in values[1:]):
             return [_picked(graph, step, values)]
-    sizes = [x.size for x in moving]
-    ends = np.cumsum(sizes)
+    ends = np.cumsum([x.size for x in moving])
     places = [
-        np.arange(end - size, end, dtype=np.int32).reshape(x.shape)
-        for x, size, end in zip(moving, sizes, ends, strict=True)
+        np.arange(end - x.size, end, dtype=np.int32).reshape(x.shape)
+        for x, end in zip(moving, ends, strict=True)
     ]
     if len(moving) == 1:
         whole = moving[0].name  # pyright: ignore[reportAttributeAccessIssue]
@@ -131,8 +122,8 @@ def _moved(graph: Graph, step: Any, values: Sequence[Value]) -> list[Value]:
     for order in _bind(step, [*places, *values[len(moving) :]]):
         if order.size and (order.min() < 0 or order.max() >= ends[-1]):
             raise ValueError(f"{name} reaches beyond its array")
-        kind = moving[0].dtype
-        result.append(Row(graph.take(whole, int(ends[-1]), order), order.shape, kind))
+        moved = graph.take(whole, int(ends[-1]), order)
+        result.append(Row(moved, order.shape, moving[0].dtype))
     return result
 
 
@@ -149,12 +140,8 @@ def _picked(graph: Graph, step: Any, values: Sequence[Value]) -> Value:
     options = []
     for place in range(most):
         tried = [np.full(x.shape, place, x.dtype) if isinstance(x, Row) else x for x in values[1:]]
-        (moved,) = (
-            _moved(graph, step, [array, *tried])
-            if isinstance(array, Row)
-            else _bind(step, [array, *tried])
-        )
-        options.append(moved)
+        known = not isinstance(array, Row)
+        options += _bind(step, [array, *tried]) if known else _moved(graph, step, [array, *tried])
     low, high = (graph.constant(np.asarray([[x]], rows[0].dtype)) for x in (0, most - 1))
     index = graph.node("Min", graph.node("Max", rows[0].name, low), high)
     chosen = graph.operand(options[0])
@@ -195,15 +182,13 @@ def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str
         case "rem":
             return graph.node("Mod", *x, fmod=1)
         case "is_finite":
-            return graph.node(
-                "Not", graph.node("Or", *(graph.node(f, x[0]) for f in ("IsNaN", "IsInf")))
-            )
+            wrong = graph.node("Or", graph.node("IsNaN", x[0]), graph.node("IsInf", x[0]))
+            return graph.node("Not", wrong)
         case "convert_element_type":
             return graph.cast(x[0], out.dtype)
         case "log1p":
-            return graph.node(
-                "Log", graph.node("Add", x[0], graph.constant(np.ones((1, 1), out.dtype)))
-            )
+            one = graph.constant(np.ones((1, 1), out.dtype))
+            return graph.node("Log", graph.node("Add", x[0], one))
         case "stop_gradient" | "reduce_precision" | "optimization_barrier":
             return x[0]
     raise ValueError(f"ONNX has no counterpart for {name} here")
@@ -220,11 +205,9 @@ def _spread_to(graph: Graph, value: Value, shape: tuple[int, ...]) -> str:
 
 
 def _power(graph: Graph, x: str, y: int, dtype: Any) -> str:
-    result = None
-    for _ in range(abs(y)):
-        result = x if result is None else graph.node("Mul", result, x)
-    if result is None:
+    if y == 0:
         raise ValueError("a power of 0")
+    result = functools.reduce(lambda power, _: graph.node("Mul", power, x), range(abs(y) - 1), x)
     return result if y > 0 else graph.node("Div", graph.constant(np.ones((1, 1), dtype)), result)
 
 
@@ -239,8 +222,7 @@ def _reduced(graph: Graph, name: str, axes: Sequence[int], value: Value, out: An
     if name in ("argmin", "argmax"):
         result = graph.node(REDUCE[name], block, axis=2, keepdims=0)
     else:
-        axis = graph.constant(np.asarray([2], np.int64))
-        result = graph.node(REDUCE[name], block, axis, keepdims=0)
+        result = graph.node(REDUCE[name], block, graph.constant([2], np.int64), keepdims=0)
     dtype = np.dtype(out.dtype)
     same = dtype == value.dtype and dtype != np.bool_ and not name.startswith("arg")
     return result if same else graph.cast(result, dtype)
@@ -293,34 +275,23 @@ def _loop(graph: Graph, params: Any, values: Sequence[Value]) -> list[Value]:
     states = [Row(body.new_name(), x.shape, np.dtype(x.dtype)) for x in kinds[first:last]]
     place = turn
     if params["reverse"]:
-        place = body.node("Sub", body.constant(np.asarray(length - 1, np.int64)), turn)
+        place = body.node("Sub", body.constant(length - 1, np.int64), turn)
     slices = [_slice_of(body, x, place, length) for x in values[last:]]
     out = _evaluate(body, inner.jaxpr, inner.consts, [*values[:first], *states, *slices])
-    names = []
-    for value in out:
-        names.append(body.new_name())
-        body.nodes.append(onnx.helper.make_node("Identity", [body.spread(value)], [names[-1]]))
-    goes_on = body.new_name()
-    body.nodes.append(onnx.helper.make_node("Identity", [going], [goes_on]))
+    names = [body.output(body.spread(value)) for value in out]
+    goes_on = body.output(going)
+    carries = [info(x.name, ("batch", x.size), x.dtype) for x in states]
+    outputs = [info(n, ("batch", x.size), x.dtype) for n, x in zip(names, out, strict=True)]
     inside = onnx.helper.make_graph(
         body.nodes,
         body.new_name(),
-        [
-            info(turn, (), np.int64),
-            info(going, (), np.bool_),
-            *(info(x.name, ("batch", x.size), x.dtype) for x in states),
-        ],
-        [
-            info(goes_on, (), np.bool_),
-            *(info(n, ("batch", x.size), x.dtype) for n, x in zip(names, out, strict=True)),
-        ],
+        [info(turn, (), np.int64), info(going, (), np.bool_), *carries],
+        [info(goes_on, (), np.bool_), *outputs],
     )
     results = [graph.new_name() for _ in out]
     starts = [graph.spread(x) for x in values[first:last]]
-    times, always = graph.constant(np.asarray(length, np.int64)), graph.constant(np.asarray(True))
-    graph.nodes.append(
-        onnx.helper.make_node("Loop", [times, always, *starts], results, body=inside)
-    )
+    inputs = [graph.constant(length, np.int64), graph.constant(True), *starts]
+    graph.nodes.append(onnx.helper.make_node("Loop", inputs, results, body=inside))
     result: list[Value] = [
         Row(name, x.shape, np.dtype(x.dtype))
         for name, x in zip(results[:carried], out[:carried], strict=True)
@@ -342,9 +313,4 @@ def _slice_of(body: Graph, value: Value, place: str, length: int) -> Value:
         block = body.reshaped(value.name, (length, size))
         return Row(body.node("Gather", block, place, axis=1), shape, value.dtype)
     line = body.node("Gather", body.constant(value.reshape(length, size)), place, axis=0)
-    line = body.reshaped(line, (size,))
-    wide = Row(line, shape, value.dtype)
-    # One row for all: (1, K), which everything that follows broadcasts, or spreads.
-    batch = body.constant(np.asarray([size], np.int64))
-    spread = body.node("Expand", wide.name, body.node("Concat", body.batch or "", batch, axis=0))
-    return wide._replace(name=spread)
+    return Row(body.expand(body.reshaped(line, (size,)), size), shape, value.dtype)

@@ -14,9 +14,10 @@ import numpy as np
 from worldloom.core.types import Array
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, Rows, control, control_row
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, control_row
 from worldloom.serving.bundle import difference
 from worldloom.serving.onnx_convert import build
+from worldloom.serving.program import Rows
 
 TOLERANCE = 1e-5  # between onnxruntime and the compiled program, in units of each number's scale
 OPSET = 21
@@ -43,8 +44,8 @@ def to_onnx(
     require_onnx()
     quiet = policy.replace(noise=0.0)
     key = np.zeros((len(obs), KEY_WORDS), np.uint32)
-    expected = _named(jax.device_get(jax.jit(control(quiet, constraints))(obs, memory, key)))
     row = control_row(quiet, constraints)
+    expected = _named(jax.device_get(jax.jit(jax.vmap(row))(obs, memory, key)))
 
     def run(obs: Array, *remembered: Array) -> tuple[Array, ...]:
         out = _named(row(obs, dict(zip(MEMORY, remembered, strict=True)), key[0]), lead=0)
@@ -72,7 +73,7 @@ def check_onnx(
 ) -> float:
     """By how much onnxruntime differs from the outputs, all rows together and one at a time.
 
-    asked, wanted: arrays (b, ...) by the model's names. scale (C,): of the margins. More than
+    inputs, expected: arrays (b, ...) by the model's names. scale (C,): of the margins. More than
     `TOLERANCE` is a ValueError.
     """
     import onnxruntime

@@ -46,11 +46,11 @@ class Graph:
         self._count[0] += 1
         return f"t{self._count[0]}"
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: Any, dtype: Any = None) -> str:
         """The name of a constant tensor."""
         import onnx
 
-        value = np.asarray(value)
+        value = np.asarray(value, dtype)
         key = (value.shape, value.dtype.str, value.tobytes())
         if key not in self.constants:
             self.constants[key] = onnx.numpy_helper.from_array(value, self.new_name())
@@ -67,6 +67,14 @@ class Graph:
             self._known[key] = name
         return self._known[key]
 
+    def output(self, name: str, output: str | None = None) -> str:
+        """A tensor under another name, as outputs of a graph must have one each."""
+        import onnx
+
+        output = output or self.new_name()
+        self.nodes.append(onnx.helper.make_node("Identity", [name], [output]))
+        return output
+
     # Values ----------------------------------------------------------------------------------
 
     def operand(self, value: Value) -> str:
@@ -75,11 +83,13 @@ class Graph:
 
     def spread(self, value: Value) -> str:
         """A value as (B, K), also where it is a constant."""
-        if isinstance(value, Row):
-            return value.name
-        size = self.constant(np.asarray([value.size], np.int64))
-        shape = self.node("Concat", self.batch or "", size, axis=0)
-        return self.node("Expand", self.operand(value), shape)
+        name = self.operand(value)
+        return name if isinstance(value, Row) else self.expand(name, value.size)
+
+    def expand(self, name: str, size: int) -> str:
+        """A tensor (1, size), the same for all rows, as (B, size)."""
+        shape = self.node("Concat", self.batch or "", self.constant([size], np.int64), axis=0)
+        return self.node("Expand", name, shape)
 
     def cast(self, name: str, dtype: Any) -> str:
         import onnx
@@ -95,7 +105,7 @@ class Graph:
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
         """A tensor as (B, *shape)."""
-        return self.node("Reshape", name, self.constant(np.asarray([-1, *shape], np.int64)))
+        return self.node("Reshape", name, self.constant([-1, *shape], np.int64))
 
 
 def info(name: str, shape: Sequence[Any], dtype: Any) -> Any:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from worldloom.safety.filter import ControlMemory, clear_override, reset_latch, with_override
-from worldloom.serving.artifact import Rows, as_dict
+from worldloom.serving.artifact import as_dict
 from worldloom.serving.bundle import Bundle
+from worldloom.serving.program import Rows
 from worldloom.serving.records import memory_array
 
 
@@ -67,9 +69,8 @@ class Plant:
 class Plants:
     """Plants by their ids. One that is not known yet starts with the bundle's initial memory."""
 
-    def __init__(self, bundle: Bundle, most: int, rate: float, burst: float):
-        self._start = bundle.initial_memory()
-        self._most, self._rate, self._burst = most, rate, burst
+    def __init__(self, bundle: Bundle, limits: Limits):
+        self._start, self._limits = bundle.initial_memory(), limits
         self._known: dict[str, Plant] = {}
         # Compiled now: an operator's first wish must not hold up another plant's emergency action.
         wished = overridden(self._start, self._start["previous"])
@@ -84,16 +85,15 @@ class Plants:
         """The plant with this id; Refused where it asks too often or is one too many."""
         plant = self._known.get(name)
         if plant is None:
-            if len(self._known) >= self._most:
-                raise Refused(
-                    429,
-                    f"plant {name}: {self._most} plants are controlled already; "
-                    "raise --plants or use an id that is known",
-                )
+            most = self._limits.plants
+            if len(self._known) >= most:
+                text = f"plant {name}: {most} plants are controlled already"
+                raise Refused(429, f"{text}; raise --plants or use an id that is known")
             plant = self._known[name] = self._make(name, self._start, now)
         wait = plant.bucket.wait(now)
         if wait > 0.0:
-            raise Refused(429, f"plant {name} asks more than {self._rate:g} times a second", wait)
+            rate = self._limits.rate
+            raise Refused(429, f"plant {name} asks more than {rate:g} times a second", wait)
         return plant
 
     def __len__(self) -> int:
@@ -104,7 +104,8 @@ class Plants:
         return sum(bool(plant.memory["latched"]) for plant in self._known.values())
 
     def _make(self, name: str, memory: Rows, now: float) -> Plant:
-        return Plant(name, memory, Bucket(self._rate, self._burst, self._burst, now))
+        rate, burst = self._limits.rate, self._limits.burst
+        return Plant(name, memory, Bucket(rate, burst, burst, now))
 
 
 def key_for(seed: str, plant: str, step: int) -> np.ndarray:
@@ -119,17 +120,12 @@ def key_for(seed: str, plant: str, step: int) -> np.ndarray:
 def overridden(memory: Rows, action: np.ndarray | None) -> Rows:
     """A plant's memory with a human's action (m,), or without one (None)."""
     before = ControlMemory(**memory)
-    if action is None:
-        return _arrays(clear_override(before))
-    return _arrays(with_override(before, jnp.asarray(action)))
+    after = clear_override(before) if action is None else with_override(before, jnp.asarray(action))
+    return jax.device_get(as_dict(after))
 
 
 def restarted(bundle: Bundle, memory: Rows, previous: np.ndarray | None) -> Rows:
     """A plant's memory with its stop lifted; or that of a start with actuators at previous (m,)."""
     if previous is not None:
         return bundle.initial_memory(previous)
-    return _arrays(reset_latch(ControlMemory(**memory)))
-
-
-def _arrays(memory: ControlMemory) -> Rows:
-    return {name: np.asarray(x) for name, x in as_dict(memory).items()}
+    return jax.device_get(as_dict(reset_latch(ControlMemory(**memory))))

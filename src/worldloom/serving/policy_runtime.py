@@ -20,21 +20,11 @@ import numpy as np
 
 VERSION = 2  # of bundles that this file can read
 KIND = "worldloom robot policy"
-
-
-def _elu(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0)))
-
-
-def _silu(x: np.ndarray) -> np.ndarray:
-    return x * 0.5 * (1.0 + np.tanh(0.5 * x))  # x times the logistic function, without overflow
-
-
 ACTIVATIONS = {
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0.0),
-    "elu": _elu,
-    "silu": _silu,
+    "elu": lambda x: np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0))),
+    "silu": lambda x: x * 0.5 * (1.0 + np.tanh(0.5 * x)),  # x logistic(x), without overflow
 }
 
 
@@ -177,10 +167,10 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a bundle whose files are all there and as they were exported."""
     folder = Path(folder)
     path = folder / "manifest.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); export the policy again") from error
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:

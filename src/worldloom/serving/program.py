@@ -1,7 +1,8 @@
-"""Programs of a bundle, compiled for fixed numbers of rows and called with numpy arrays."""
+"""Programs of a bundle: written by `jax.export`, read, compiled, called with numpy arrays."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -9,7 +10,32 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core.types import Array, PyTree
-from worldloom.serving.artifact import Rows
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+Rows = dict[str, Any]  # of arrays with a leading axis
+_WORDS = {"b": np.uint32, "u": np.uint32, "i": np.int32, "f": np.float32}  # by kind of number
+
+
+def serialise(function: Callable[..., Rows], *row: PyTree) -> bytes:
+    """The program of a function of rows like `row`, arrays or dicts of them, for any number."""
+    from jax import export
+
+    (batch,) = export.symbolic_shape("batch")
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape), x.dtype), row)
+    # Accelerators multiply float32 in fewer digits unless they are told not to.
+    with jax.default_matmul_precision("highest"):
+        made = export.export(jax.jit(function), platforms=PLATFORMS)(*shapes)
+    return bytes(made.serialize())
+
+
+def pad(rows: PyTree, size: int) -> PyTree:
+    """Arrays (b, ...) with copies of the first row behind them, (size, ...)."""
+    return jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[:1], size - len(x), 0)]), rows)
+
+
+def stack(rows: Sequence[PyTree]) -> PyTree:
+    """Rows as arrays (b, ...)."""
+    return jax.tree.map(lambda *x: np.stack(x), *rows)
 
 
 class Program:
@@ -24,6 +50,7 @@ class Program:
             raise ValueError(
                 f"{name} cannot be read by jax {jax.__version__} ({error}); export the policy again"
             ) from None
+        self.takes = jax.tree.unflatten(self._exported.in_tree, self._exported.in_avals)[0]
         self._in = Columns(self._exported.in_avals)
         self._out = Columns(self._exported.out_avals)
         self._compiled: dict[int, Any] = {}
@@ -49,55 +76,48 @@ class Program:
 class Columns:
     """Arrays (b, ...) side by side in one array of 32-bit words (b, K).
 
-    So one array goes to the device and one comes back, whatever the number of leaves.
+    So one array goes to the device and one comes back, whatever the number of leaves. Numbers of
+    fewer bits, and flags, have a word each.
     """
 
     def __init__(self, shapes: Sequence[Any]):
         self._kinds = [(shape.shape[1:], np.dtype(shape.dtype)) for shape in shapes]
-        sizes = [math.prod(shape) for shape, _ in self._kinds]
-        self._ends = np.cumsum(sizes).tolist()
-        self._starts = [end - size for end, size in zip(self._ends, sizes, strict=True)]
+        ends = np.cumsum([math.prod(shape) for shape, _ in self._kinds]).tolist()
+        self._slices = [slice(*pair) for pair in pairwise([0, *ends])]
+        self._width = ends[-1]
 
     def pack(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
         """Words (b, K), on the host; of the kinds that are expected and no others."""
-        words = np.empty((len(leaves[0]), self._ends[-1]), np.uint32)
-        for leaf, (shape, dtype), start, end in self._columns(leaves):
+        words = np.empty((len(leaves[0]), self._width), np.uint32)
+        for leaf, (shape, dtype), columns in zip(leaves, self._kinds, self._slices, strict=True):
             if leaf.shape[1:] != shape or leaf.dtype != dtype or len(leaf) != len(words):
-                raise ValueError(f"the program takes rows of {dtype}{list(shape)}, not {leaf!r}")
-            flat = np.ascontiguousarray(leaf).reshape(len(leaf), end - start)
-            words[:, start:end] = flat if dtype.kind == "b" else flat.view(np.uint32)
+                given = f"{leaf.dtype}{list(leaf.shape)}"
+                raise ValueError(f"the program takes rows of {dtype}{list(shape)}, not {given}")
+            flat = np.ascontiguousarray(leaf, _WORDS[dtype.kind])
+            words[:, columns] = flat.reshape(words[:, columns].shape).view(np.uint32)
         return words
 
     def unpack(self, words: np.ndarray) -> list[np.ndarray]:
         """The arrays in words (b, K), on the host."""
         parts = []
-        for (shape, dtype), start, end in zip(self._kinds, self._starts, self._ends, strict=True):
-            part = np.ascontiguousarray(words[:, start:end])
-            part = part != 0 if dtype.kind == "b" else part.view(dtype)
-            parts.append(part.reshape(len(words), *shape))
+        for (shape, dtype), columns in zip(self._kinds, self._slices, strict=True):
+            part = np.ascontiguousarray(words[:, columns]).view(_WORDS[dtype.kind])
+            parts.append(part.astype(dtype, copy=False).reshape(len(words), *shape))
         return parts
 
     def join(self, leaves: Sequence[Array]) -> Array:
         """What `pack` does, in a program."""
         parts = []
-        for leaf, (_, dtype), start, end in self._columns(leaves):
-            flat = leaf.reshape(leaf.shape[0], end - start)
-            flat = (
-                flat.astype(jnp.uint32)
-                if dtype.kind == "b"
-                else jax.lax.bitcast_convert_type(flat, jnp.uint32)
-            )
-            parts.append(flat)
+        for leaf, (shape, dtype) in zip(leaves, self._kinds, strict=True):
+            flat = leaf.reshape(leaf.shape[0], math.prod(shape)).astype(_WORDS[dtype.kind])
+            parts.append(jax.lax.bitcast_convert_type(flat, jnp.uint32))
         return jnp.concatenate(parts, axis=1)
 
     def split(self, words: Array) -> list[Array]:
         """What `unpack` does, in a program."""
         parts = []
-        for (shape, dtype), start, end in zip(self._kinds, self._starts, self._ends, strict=True):
-            part = words[:, start:end].reshape(words.shape[0], *shape)
-            part = part != 0 if dtype.kind == "b" else jax.lax.bitcast_convert_type(part, dtype)
-            parts.append(part)
+        for (shape, dtype), columns in zip(self._kinds, self._slices, strict=True):
+            part = words[:, columns].reshape(words.shape[0], *shape)
+            part = jax.lax.bitcast_convert_type(part, _WORDS[dtype.kind])
+            parts.append(part.astype(dtype))
         return parts
-
-    def _columns(self, leaves: Sequence[Any]) -> Iterator[tuple[Any, Any, int, int]]:
-        return zip(leaves, self._kinds, self._starts, self._ends, strict=True)

@@ -1,16 +1,16 @@
 """Answers that come out again: a log computed anew from what it says went in."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from worldloom.serving.artifact import MEMORY, pad
+from worldloom.serving.artifact import MEMORY
 from worldloom.serving.audit import Record, Verification, walk
-from worldloom.serving.bundle import Bundle, difference
+from worldloom.serving.bundle import Bundle, difference, flat
 from worldloom.serving.plants import overridden, restarted
+from worldloom.serving.program import pad, stack
 from worldloom.serving.records import MOVES, array, memory_array, same_bits
 
 
@@ -43,7 +43,7 @@ def replay_log(path: str | Path, bundle: Bundle, *, tolerance: float = 0.0) -> R
                 begun.add(record.line.plant)
                 expected |= first  # nothing came before
             replay.replayed += record.line.kind in ("act", "emergency")
-            gaps = {name: gap for name, gap in _gaps(record.content, expected) if gap > 0.0}
+            gaps = _gaps(record.content, expected, bundle)
             worst = max(gaps.values(), default=0.0)
             replay.largest = max(replay.largest, worst)
             if worst > tolerance:
@@ -60,25 +60,14 @@ def _computed(group: list[Record], bundle: Bundle) -> list[dict[str, Any] | None
     """What each record of a group should say; None where there is nothing to compute."""
     if group[0].line.kind not in ("act", "unused"):
         return [_changed(record, bundle) for record in group]
-    size = group[0].content["batch"][0]
-    memories = [memory_array(record.content["memory"]) for record in group]
-    asked = (
-        np.stack([array(record.content["obs"]) for record in group]),
-        {name: np.stack([memory[name] for memory in memories]) for name in MEMORY},
-        np.stack([array(record.content["key"], np.uint32) for record in group]),
-    )
-    out = bundle.control(*pad(asked, size))
-    scale = np.asarray([row["scale"] for row in bundle.manifest["constraints"]])
+    inputs = [
+        (array(c["obs"]), memory_array(c["memory"]), array(c["key"], np.uint32)) for _, c in group
+    ]
+    out = bundle.control(*pad(stack(inputs), group[0].content["batch"][0]))
+    out["after"] = out.pop("memory")
+    columns = flat(out)
     return [
-        {
-            "action": out["action"][i],
-            "proposed": out["proposed"][i],
-            **{f"after.{name}": x[i] for name, x in out["memory"].items()},
-            **{f"report.{name}": x[i] for name, x in out["report"].items()},
-            "scale": scale,
-        }
-        if record.line.kind == "act"
-        else None
+        {name: x[i] for name, x in columns.items()} if record.line.kind == "act" else None
         for i, record in enumerate(group)
     ]
 
@@ -101,15 +90,14 @@ def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
     return expected | {f"after.{name}": after[name] for name in MEMORY}
 
 
-def _gaps(content: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The difference of each number of a record to what it should be; 0 for the same bits."""
-    scale = expected.pop("scale", 1.0)
+def _gaps(content: dict[str, Any], expected: dict[str, Any], bundle: Bundle) -> dict[str, float]:
+    """The differences of the numbers of a record to what they should be, where bits differ."""
+    gaps = {}
     for name, value in expected.items():
         part, _, leaf = name.partition(".")
         said = content[part][leaf] if leaf else content[part]
-        value = np.asarray(value)
         said = array(said, value.dtype).reshape(value.shape)
         if not same_bits(said, value):
-            unit = scale if leaf.startswith("margins") else 1.0
             # Bits that differ without a difference, as those of 0 and -0, are one nevertheless.
-            yield name, max(difference(said, value, unit), 1e-12)
+            gaps[name] = max(difference(said, value, bundle.scale(name)), 1e-12)
+    return gaps

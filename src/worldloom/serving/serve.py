@@ -126,18 +126,11 @@ def _noted(*_: object) -> None:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket at an address; a ValueError where that cannot be had."""
-    listener = None
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
+        return socket.create_server(address, family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        if listener is not None:
-            listener.close()
         raise ValueError(f"{host}:{port} cannot be listened on: {error}") from None
-    return listener
 
 
 def _uvicorn() -> Any:

@@ -10,15 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from worldloom import __version__
-from worldloom.serving.answers import (
-    BadField,
-    act_answer,
-    plant_answer,
-    read_action,
-    read_body,
-    read_observation,
-    read_plant,
-)
+from worldloom.serving import answers
 from worldloom.serving.bundle import Bundle
 from worldloom.serving.controller import Controller
 from worldloom.serving.gate import Gate, GateRules
@@ -54,30 +46,30 @@ def make_app(
 
     async def act(request: Request) -> Response:
         """The action for an observed plant, with what the safety filter did and why."""
-        content = read_body(await request.body(), ["plant", "observation"])
-        name = read_plant(content)
-        obs = read_observation(content["observation"], bundle.observation)
+        content = answers.read_body(await request.body(), ["plant", "observation"])
+        name = answers.read_plant(content)
+        obs = answers.read_observation(content["observation"], bundle.observation)
         outcome = await controller.act(name, obs)
-        answer = act_answer(bundle, outcome["kind"], outcome["content"])
+        answer = answers.act_answer(bundle, outcome["kind"], outcome["content"])
         return _recorded(answer, outcome)
 
     async def override(request: Request) -> Response:
         """Asks for an action in place of the policy's until it is null. The filter stays on."""
-        content = read_body(await request.body(), ["plant", "action"])
-        name, action = read_plant(content), content["action"]
+        content = answers.read_body(await request.body(), ["plant", "action"])
+        name, action = answers.read_plant(content), content["action"]
         if action is not None:
-            action = read_action("action", action, bundle.action)
+            action = answers.read_action("action", action, bundle.action)
         outcome = await controller.override(name, action)
-        return _recorded(plant_answer(outcome["content"]), outcome)
+        return _recorded(answers.plant_answer(outcome["content"]), outcome)
 
     async def reset(request: Request) -> Response:
         """Lifts an emergency stop; with `previous`, forgets all but where the actuators are."""
-        content = read_body(await request.body(), ["plant"], ["previous"])
-        name, previous = read_plant(content), content.get("previous")
+        content = answers.read_body(await request.body(), ["plant"], ["previous"])
+        name, previous = answers.read_plant(content), content.get("previous")
         if previous is not None:
-            previous = read_action("previous", previous, bundle.action)
+            previous = answers.read_action("previous", previous, bundle.action)
         outcome = await controller.reset(name, previous)
-        return _recorded(plant_answer(outcome["content"]), outcome)
+        return _recorded(answers.plant_answer(outcome["content"]), outcome)
 
     # As plain routes: there are no arguments and models for FastAPI to look after.
     posts: dict[str, Any] = {}
@@ -123,8 +115,8 @@ def make_app(
             response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
         return response
 
-    @app.exception_handler(BadField)
-    async def bad_field(_: Request, error: BadField) -> Response:
+    @app.exception_handler(answers.BadField)
+    async def bad_field(_: Request, error: answers.BadField) -> Response:
         return _json({"detail": [{"field": error.field, "message": error.message}]}, 422)
 
     described = app.openapi

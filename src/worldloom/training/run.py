@@ -81,8 +81,21 @@ class Run:
         """
         explore = 0.0 if key is None else self.exploration
         key = jax.random.key(0) if key is None else as_key(key)
-        if self.problem.env.spec.num_agents == 1 and not self.problem.env.turn_based:
+        if self._one_agent:
             return self._act_jit(self.agents, obs, key, explore=explore)
+        return self._act_in_world_jit(self.agents, obs, key, explore=explore)
+
+    def act_in_world(
+        self, agents: PyTree, obs: PyTree, key: Key | None = None, *, explore: float = 0.0
+    ) -> Array:
+        """The action of a world's agent, or those (A,) of all of them; pure, as `agents` are given.
+
+        obs: of one world.
+        """
+        key = jax.random.key(0) if key is None else key
+        if self._one_agent:
+            batch = jax.tree.map(lambda x: x[None], obs)
+            return self.trainer.act(agents, batch, key, explore=explore)[0]
         from worldloom.core.transforms import JointObservation
 
         if self.config.algorithm.centralised:
@@ -90,8 +103,12 @@ class Run:
             obs = JointObservation(obs, copies)
         keys = jax.random.split(key, self.problem.env.spec.num_agents)
         one_world = jax.tree.map(lambda x: x[:, None], obs)
-        act = jax.vmap(lambda a, o, k: self._act_jit(a, o, k, explore=explore))
-        return act(self.agents, one_world, keys)[:, 0]
+        act = jax.vmap(lambda a, o, k: self.trainer.act(a, o, k, explore=explore))
+        return act(agents, one_world, keys)[:, 0]
+
+    @property
+    def _one_agent(self) -> bool:
+        return self.problem.env.spec.num_agents == 1 and not self.problem.env.turn_based
 
     @property
     def exploration(self) -> float:
@@ -103,6 +120,10 @@ class Run:
     @cached_property
     def _act_jit(self):
         return jax.jit(self.trainer.act, static_argnames="explore")
+
+    @cached_property
+    def _act_in_world_jit(self):
+        return jax.jit(self.act_in_world, static_argnames="explore")
 
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
         """Scores in fresh episodes, without exploration."""
@@ -134,11 +155,16 @@ class Run:
         """Writes report.html into the run's folder; its path."""
         return self.suite.page(self.folder)
 
-    def export(self, path: str | Path | None = None, **options: Any) -> Path:
-        """Writes the policy as a bundle that runs without training code; its folder."""
-        if self.suite.export is None:
-            raise ValueError(f"{self.suite.name}: policies of this suite cannot be exported yet")
+    def export(
+        self, path: str | Path | None = None, *, force: bool = False, **options: Any
+    ) -> Path:
+        """Writes the policy as a bundle that runs without training code; its folder.
+
+        force: replace a bundle that is there. options: those of the suite's exporter.
+        """
         target = Path(path) if path else self.folder / "bundle"
+        if (target / "manifest.json").is_file() and not force:
+            raise ValueError(f"{target} holds a bundle already; --force replaces it")
         return self.suite.export(self, target, **options)
 
 

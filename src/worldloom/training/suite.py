@@ -49,9 +49,9 @@ class Suite:
     defaults: Callable[[str, str | None], Mapping[str, Any]]
     problem: "Callable[[TrainConfig, Path | None], Problem]"
     page: Callable[[Path], Path]
+    export: Callable[..., Path]
     settings: type = NoSettings
     rules: type | None = None
-    export: Callable[..., Path] | None = None
     film: Callable[..., Path] | None = None
     play: Callable[..., Any] | None = None
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)

@@ -377,14 +377,12 @@ def test_actors_of_off_policy_algorithms_run_in_numpy_too(walking, algorithm, tm
     assert np.abs(action).max() > 0.05
 
 
-def test_a_run_is_exported_once_unless_it_is_to_be_replaced(walking, learner, tmp_path):
+def test_a_run_is_exported_and_its_bundle_replaced(walking, learner, tmp_path):
     ppo, state = learner
     run = run_of(walking, state, "ppo", ppo.config)
     folder = export(run, tmp_path / "bundle", onnx=True)
     assert read_manifest(folder)["network"]["layers"] == [48, 64, 32, 13]
-    with pytest.raises(ValueError, match="holds a bundle already; --force replaces it"):
-        export(run, folder)
-    assert export(run, folder, force=True) == folder
+    assert export(run, folder) == folder
 
 
 def test_what_brax_learned_is_not_exported(walking, learner, tmp_path):

@@ -157,6 +157,7 @@ SUITE = Suite(
     defaults=defaults,
     problem=lazy("worldloom.suites.arc.problem:make_problem"),
     page=lazy("worldloom.suites.arc.page:write_report"),
+    export=lazy("worldloom.serving.policy_export:export_run"),
     commands={
         "arc": (
             "worldloom.suites.arc.command:command",

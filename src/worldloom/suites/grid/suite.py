@@ -85,6 +85,7 @@ SUITE = Suite(
     defaults=defaults,
     problem=lazy("worldloom.suites.grid.problem:make_problem"),
     page=lazy("worldloom.suites.grid.page:write_report"),
+    export=lazy("worldloom.serving.policy_export:export_run"),
     film=lazy("worldloom.suites.grid.problem:film"),
     play=lazy("worldloom.suites.grid.human:play_run"),
     presets={"original": original},

@@ -43,4 +43,5 @@ SUITE = Suite(
     defaults=defaults,
     problem=lazy("worldloom.suites.plain.problem:make_problem"),
     page=lazy("worldloom.suites.plain.page:write_report"),
+    export=lazy("worldloom.serving.policy_export:export_run"),
 )

@@ -6,29 +6,24 @@ from typing import Any
 import numpy as np
 
 from worldloom.serving.export import export_bundle, observation_statistics
+from worldloom.serving.policy_export import provenance
 from worldloom.suites.plant.plant import plant_of
 from worldloom.suites.plant.problem import CONSTRAINTS_FILE, plant_facts, policy_of
 from worldloom.training.run import Run
 
 
-def export_run(
-    run: Run, folder: Path, *, onnx: bool = True, force: bool = False, **options: Any
-) -> Path:
+def export_run(run: Run, folder: Path, **options: Any) -> Path:
     """Writes the bundle of a run's policy, learned offline or online; returns its folder.
 
-    onnx: also as ONNX, checked against the compiled program. force: replace a bundle that is there.
-    options: those of `export_bundle`.
+    options: those of `export_bundle`, such as `onnx`.
     """
-    if (Path(folder) / "manifest.json").is_file() and not force:
-        raise ValueError(f"{folder} holds a bundle already; --force replaces it")
-    config, evaluator = run.config, run.evaluator
+    evaluator, origin = run.evaluator, provenance(run)
     known = plant_facts(plant_of(run.problem.env))
-    provenance = {"env": config.env, "algo": config.algo, "seed": config.seed, "steps": run.steps}
-    if config.algorithm.loop == "offline":
+    if run.config.algorithm.loop == "offline":
         assert run.problem.data is not None
         data = run.problem.data()
         obs = data.rows.obs
-        provenance |= {"data": data.name, "data_digest": data.digest}
+        origin |= {"data": data.name, "data_digest": data.digest}
     else:  # what it met in the plant stands for the data that it was not trained on
         met: Any = run.evaluate().filtered_trajectories  # pyright: ignore[reportAttributeAccessIssue]
         obs = np.asarray(met.obs)[np.asarray(met.alive)]
@@ -39,7 +34,6 @@ def export_run(
         signals={name: known[name] for name in ("observation", "action")},
         statistics=observation_statistics(obs),
         constraint_text=(run.folder / CONSTRAINTS_FILE).read_text(encoding="utf-8"),
-        provenance=provenance,
-        onnx=onnx,
+        provenance=origin,
         **options,
     )

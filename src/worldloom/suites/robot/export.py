@@ -1,7 +1,5 @@
 """Robot policies as bundles: a manifest, weights, the robot, and a runtime in numpy."""
 
-import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +9,7 @@ import numpy as np
 from worldloom import __version__
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
 from worldloom.serving import policy_runtime
-from worldloom.serving.bundle_folder import hashes, write_folder
+from worldloom.serving.bundle_folder import hashes, json_bytes, npz, write_folder
 from worldloom.suites.robot import gait
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
 from worldloom.suites.robot.task import SCALES, Task
@@ -31,18 +29,16 @@ _OBSERVATION = {
 }
 
 
-def export(run: "Run", folder: str | Path, *, force: bool = False, onnx: bool = False) -> Path:
+def export(run: "Run", folder: str | Path, *, onnx: bool = False) -> Path:
     """Writes the policy of a run as a bundle and returns its folder.
 
-    force: replace a bundle that is there. The runtime needs numpy alone: there is no ONNX file.
+    The runtime needs numpy alone: there is no ONNX file.
     """
     if run.config.settings.by_brax:
         raise ValueError(
             f"{run.folder} was learned by Brax's PPO, whose networks the numpy runtime does not "
             "know; export a run of our own PPO: level 1, 3 or 4"
         )
-    if (Path(folder) / "manifest.json").is_file() and not force:
-        raise ValueError(f"{folder} holds a bundle already; --force replaces it")
     world, agents, hyper = run.problem.env.base, run.agents, run.config.hyper
     if run.config.algo == "ppo":
         params, options = agents.params, {"activation": hyper.activation}
@@ -75,19 +71,14 @@ def export_policy(
     whole `Observation`. A bundle that is there already is replaced; anything else is left alone.
     """
     layers = policy_layers(params)
-    arrays: dict[str, np.ndarray] = {}
-    for i, (kernel, bias) in enumerate(layers):
-        arrays |= {f"kernel_{i}": kernel, f"bias_{i}": bias}
+    arrays = {f"kernel_{i}": kernel for i, (kernel, _) in enumerate(layers)}
+    arrays |= {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
     if normaliser is not None:
-        mean, var = (getattr(x, "state", x) for x in (normaliser.mean, normaliser.var))
-        arrays |= {"mean": np.asarray(mean, np.float32), "var": np.asarray(var, np.float32)}
+        for name in ("mean", "var"):
+            whole = getattr(normaliser, name)
+            arrays[name] = np.asarray(getattr(whole, "state", whole), np.float32)
     sizes = [len(layers[0][0]), *(len(bias) for _, bias in layers)]
     _check(robot, task, sizes, activation, arrays)
-    files = {
-        "policy.npz": _npz(arrays),
-        "robot.xml": robot.xml.encode(),
-        "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
-    }
     network = {
         "layers": sizes,
         "activation": activation,
@@ -95,9 +86,13 @@ def export_policy(
         "observation_limit": None if normaliser is None else LIMIT,
         "epsilon": EPSILON,
     }
-    manifest = _manifest(robot, task, network, files)
-    files["manifest.json"] = (json.dumps(manifest, indent=2) + "\n").encode()
-    return write_folder(folder, files)
+    files = {
+        "policy.npz": npz(arrays),
+        "robot.xml": robot.xml.encode(),
+        "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
+    }
+    manifest = _manifest(robot, task) | {"network": network, "files": hashes(files)}
+    return write_folder(folder, files | {"manifest.json": json_bytes(manifest)})
 
 
 def policy_layers(
@@ -107,33 +102,27 @@ def policy_layers(
 
     Of a sequence of layers, they are those.
     """
-    named = (
-        _policy_of(params)
-        if isinstance(params, Mapping)
-        else {str(i): layer for i, layer in enumerate(params)}
-    )
-    layers = {
-        name: (np.asarray(layer["kernel"]), np.asarray(layer["bias"]))
-        for name, layer in named.items()
-    }
-    for name, arrays in layers.items():
-        if not all(np.isfinite(x).all() for x in arrays):
+    layers: dict[Any, Any] = {}
+    if isinstance(params, Mapping):
+        network = _find(params)
+        if network is None:
+            raise ValueError(
+                "export: these parameters hold no policy of an ActorCritic (layers policy_0, "
+                "policy_1, ..., policy); only such networks can be exported"
+            )
+        torso = "torso" if "torso_0" in network else "policy"
+        hidden = sum(name.startswith(f"{torso}_") for name in network)
+        names = [*(f"{torso}_{i}" for i in range(hidden)), "policy"]
+        layers = {name: network[name] for name in names}
+    else:
+        layers = dict(enumerate(params))
+    arrays = []
+    for name, layer in layers.items():
+        kernel, bias = (np.asarray(layer[part], np.float32) for part in ("kernel", "bias"))
+        if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
             raise ValueError(f"export: layer {name} is not finite; export an earlier checkpoint")
-    return list(layers.values())
-
-
-def _policy_of(params: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The layers of the policy in an `ActorCritic`'s parameters, by name and in order."""
-    network = _find(params)
-    if network is None:
-        raise ValueError(
-            "export: these parameters hold no policy of an ActorCritic (layers policy_0, policy_1, "
-            "..., policy); only such networks can be exported"
-        )
-    torso = "torso" if "torso_0" in network else "policy"
-    hidden = sum(name.startswith(f"{torso}_") for name in network)
-    names = [*(f"{torso}_{i}" for i in range(hidden)), "policy"]
-    return {name: network[name] for name in names}
+        arrays.append((kernel, bias))
+    return arrays
 
 
 def _find(tree: Any) -> Mapping[str, Any] | None:
@@ -168,15 +157,7 @@ def _check(
         )
 
 
-def _manifest(
-    robot: Robot,
-    task: Task,
-    network: Mapping[str, Any],
-    files: Mapping[str, bytes],
-) -> dict[str, Any]:
-    def numbers(array: np.ndarray) -> list[float]:
-        return [float(x) for x in array]
-
+def _manifest(robot: Robot, task: Task) -> dict[str, Any]:
     return {
         "kind": policy_runtime.KIND,
         "version": policy_runtime.VERSION,
@@ -200,10 +181,10 @@ def _manifest(
         "joints": list(robot.joints),
         "action": {
             "meaning": "target = clip(home + scale * clip(answer, -1, 1), lower, upper), rad",
-            "home": numbers(robot.home_joints),
-            "scale": numbers(robot.action_scale),
-            "lower": numbers(robot.lower),
-            "upper": numbers(robot.upper),
+            "home": robot.home_joints,
+            "scale": robot.action_scale,
+            "lower": robot.lower,
+            "upper": robot.upper,
         },
         "gait": {
             "period": gait.PERIOD,
@@ -211,13 +192,4 @@ def _manifest(
             "meaning": "seconds of a cycle, and the share of it that a foot stands; the phase goes "
             "on by seconds / period a step while the command is above 0",
         },
-        "network": network,
-        "files": hashes(files),
     }
-
-
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
-    stored = io.BytesIO()
-    singles: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
-    np.savez(stored, **singles)
-    return stored.getvalue()
