@@ -13,6 +13,7 @@ import numpy as np
 from worldloom.suites.arc.game import Game, Refused
 
 LOOPBACK = "127.0.0.1"
+_SELECTION = "selection must be null or a list of cells [row, column]"
 _LARGEST_BODY = 64 * 1024  # bytes: a mask of all cells of the largest canvas takes 8 KB
 # The page loads nothing and speaks to its own server alone.
 _HEADERS = {
@@ -47,29 +48,19 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_address[1]}/"
 
 
-def read_selection(selection: Any, grid_shape: tuple[int, int]) -> np.ndarray:
-    """A mask (H, W) from {"box": [r1, c1, r2, c2]}, {"point": [r, c]}, {"cells": [[r, c], ...]}
-    or null for no cell."""
+def read_selection(cells: Any, grid_shape: tuple[int, int]) -> np.ndarray:
+    """A mask (H, W) from a list of cells [row, column], or null for no cell."""
     height, width = grid_shape
     mask = np.zeros(grid_shape, bool)
-    if selection is None:
-        return mask
-    if not isinstance(selection, dict) or len(selection) != 1:
-        raise ValueError("selection must be null or one of box, point and cells")
-    ((kind, value),) = selection.items()
-    length = {"box": 4, "point": 2, "cells": 2}.get(kind)
-    if length is None:
-        raise ValueError(f"selection {str(kind)[:20]!r} is not known; use box, point or cells")
-    rows = value if kind == "cells" else [value]
-    if not isinstance(rows, list) or not all(
-        isinstance(row, list) and [type(x) for x in row] == [int] * length for row in rows
-    ):
-        raise ValueError(f"selection {kind} must hold lists of {length} integers")
-    for row in rows:
-        r1, c1, r2, c2 = row if kind == "box" else (*row, *row)
-        if not (0 <= r1 <= r2 < height and 0 <= c1 <= c2 < width):
-            raise ValueError(f"selection {kind} {row} is not on the canvas of {height}x{width}")
-        mask[r1 : r2 + 1, c1 : c2 + 1] = True
+    if not isinstance(cells, list | None):
+        raise ValueError(_SELECTION)
+    for cell in cells or ():
+        if not isinstance(cell, list) or [type(x) for x in cell] != [int, int]:
+            raise ValueError(_SELECTION)
+        row, column = cell
+        if not (0 <= row < height and 0 <= column < width):
+            raise ValueError(f"selection: cell {cell} is not on the canvas of {height}x{width}")
+        mask[row, column] = True
     return mask
 
 

@@ -109,7 +109,8 @@ def packed(tasks: TaskSet) -> TaskBuffer:
 def make_world(config: TrainConfig, tasks: TaskBuffer) -> PureEnv:
     """The world of these tasks under the run's rules."""
     options: dict[str, Any] = dict(config.world)
-    return make(tasks, **options | {"operations": options["operations"] or None})
+    options["operations"] = options["operations"] or None
+    return make(tasks, **options)
 
 
 def outcomes(info: StepInfo) -> dict[str, Array]:
