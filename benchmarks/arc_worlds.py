@@ -24,7 +24,7 @@ def make_world(tasks: str, side: int | None) -> Any:
 
         with open(tasks) as file:
             read = [read_task(str(i), task, tasks) for i, task in enumerate(json.load(file))]
-        from worldloom.suites.arc.taskset import TaskSet
+        from worldloom.suites.arc.tasks import TaskSet
 
         found = TaskSet(tuple(read))
     else:

@@ -19,7 +19,7 @@ from worldloom.suites.arc import (
     load,
     make_config,
 )
-from worldloom.suites.arc.draw import episode_svg, operation_name, shots_of
+from worldloom.suites.arc.draw import episode_picture, operation_name, shots_of
 
 STEPS = 40
 
@@ -57,7 +57,8 @@ def main(num_worlds: int) -> None:
     shots = shots_of(first, steps, world)
     name = tasks[int(config.tasks.task[states.pair[world]])].name
     solved = bool(last.solved[world])
-    Path("arc-episode.svg").write_text(episode_svg(shots, solved=solved, title=name))
+    picture = episode_picture(shots, solved=solved, title=name)
+    Path("arc-episode.svg").write_text(picture.svg(name))
     print(f"the shortest, on {name}, is drawn in arc-episode.svg")
 
 

@@ -29,8 +29,7 @@ import numpy as np
 
 from worldloom.core.types import Array, Key
 from worldloom.suites.arc import o2arc, planes
-from worldloom.suites.arc.config import make_config
-from worldloom.suites.arc.environment import start_at, step_worlds
+from worldloom.suites.arc.environment import make_config, start_at, step_worlds
 from worldloom.suites.arc.tasks import Pair, Task, pack_tasks
 from worldloom.suites.arc.types import Action, ArcConfig, BoxAction, MaskAction
 

@@ -10,7 +10,7 @@ from worldloom.cli.report import write_page
 from worldloom.suites.arc import load
 from worldloom.suites.arc.evaluate import ArcEvaluation
 from worldloom.suites.arc.page import write_report
-from worldloom.suites.arc.recording import telling_pairs
+from worldloom.suites.arc.problem import telling_pairs
 from worldloom.suites.arc.suite import SUITE
 from worldloom.training.config import make_config
 

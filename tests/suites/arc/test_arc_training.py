@@ -17,8 +17,15 @@ import worldloom
 from worldloom.cli.main import main
 from worldloom.suites.arc import problem as arc
 from worldloom.suites.arc.augmentation import with_copies
-from worldloom.suites.arc.evaluate import ArcEvaluation, ArcEvaluator, honest
-from worldloom.suites.arc.references import NOWHERE, editor_agent, random_agent, references
+from worldloom.suites.arc.environment import NOWHERE
+from worldloom.suites.arc.episodes import greedy_editor
+from worldloom.suites.arc.evaluate import (
+    ArcEvaluation,
+    ArcEvaluator,
+    honest,
+    random_agent,
+    references,
+)
 from worldloom.suites.arc.suite import SUITE
 from worldloom.suites.arc.types import PointAction
 from worldloom.training import run as runs
@@ -286,20 +293,15 @@ def test_copies_follow_the_tasks_themselves(small):
 # How it is scored --------------------------------------------------------------------------------
 
 
-def knowing(config, explore):
+def knowing(states, known, key, config, explore):
     """An agent that mends and submits the pairs it knows (P,), and only submits the others."""
-    editor = editor_agent(config, explore)
-
-    def act(states, known, key):
-        best, _ = editor(states, (), key)
-        sure = known[states.pair]
-        return PointAction(
-            jnp.where(sure, best.operation, 34),
-            jnp.where(sure, best.row, 0),
-            jnp.where(sure, best.column, 0),
-        ), known
-
-    return act
+    best, _ = greedy_editor(config)(states, (), key)
+    sure = known[states.pair]
+    return PointAction(
+        jnp.where(sure, best.operation, 34),
+        jnp.where(sure, best.row, 0),
+        jnp.where(sure, best.column, 0),
+    )
 
 
 def tasks_and_rules(config):

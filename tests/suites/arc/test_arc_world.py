@@ -11,11 +11,13 @@ from worldloom import suites
 from worldloom.adapters.single_agent import as_dict
 from worldloom.core.spaces import Box, Dict, Discrete
 from worldloom.core.transforms import autoreset, base_state, batch, episode_stats, time_limit
+from worldloom.report.colors import rgb
 from worldloom.suites.arc import PointAction, arc_reset, arc_step, make_config, pack_tasks
 from worldloom.suites.arc.operations import SUBMIT
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.tasks import Pair, Task
-from worldloom.suites.arc.world import PALETTE, make, pixels, text, world
+from worldloom.suites.arc.types import PALETTE
+from worldloom.suites.arc.world import make, pixels, text, world
 
 # Little is run, so compile quickly.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -293,9 +295,10 @@ def test_a_state_is_drawn_as_text_and_as_a_picture():
     picture = pixels(state, config)
     assert (picture.shape, picture.dtype) == ((24, 32, 3), np.uint8)
     shown = picture[::8, ::8]
-    assert [tuple(cell) for cell in shown[1, :3]] == [PALETTE[3], PALETTE[4], PALETTE[0]]
+    colors = [rgb(color) for color in PALETTE]
+    assert [tuple(cell) for cell in shown[1, :3]] == [colors[3], colors[4], colors[0]]
     outside = {tuple(cell) for cell in [*shown[2], *shown[:, 3]]}
     assert len(outside) == 1
-    assert not outside & set(PALETTE)
+    assert not outside & set(colors)
     assert (picture == shown.repeat(8, axis=0).repeat(8, axis=1)).all()
     assert set(env.base.renderers) == {"rgb_array", "ansi"}

@@ -15,8 +15,7 @@ from worldloom.suites.arc.augmentation import (
     permute_colours,
     symmetry,
 )
-from worldloom.suites.arc.config import make_config
-from worldloom.suites.arc.environment import batch_step, similarity, start_at
+from worldloom.suites.arc.environment import batch_step, make_config, similarity, start_at
 from worldloom.suites.arc.operations import SUBMIT
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.tasks import Pair, Task, pack_tasks

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from worldloom.suites.arc.sources import EXAMPLES, load
-from worldloom.suites.arc.taskset import mean_edits
+from worldloom.suites.arc.tasks import mean_edits
 
 
 def recolour(grid):

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from worldloom.suites.arc import planes
-from worldloom.suites.arc.config import make_config
+from worldloom.suites.arc.environment import make_config
 from worldloom.suites.arc.sources import TASK_SETS, load
-from worldloom.suites.arc.tasks import Pair, Task, pack_tasks
-from worldloom.suites.arc.taskset import TaskSet, mean_edits
+from worldloom.suites.arc.tasks import Pair, Task, TaskSet, mean_edits, pack_tasks
 
 
 def needs(package):

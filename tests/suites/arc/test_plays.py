@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import worldloom
-from worldloom.suites.arc.game import Game, is_play
+from worldloom.suites.arc.game import Game, LeftOut, is_play, point_actions, replay
 from worldloom.suites.arc.operations import CLEAR, RESIZE, SUBMIT, UP
-from worldloom.suites.arc.plays import LeftOut, point_actions, replay
 from worldloom.suites.arc.problem import load_tasks, make_problem
 from worldloom.suites.arc.suite import SUITE
 from worldloom.suites.arc.tasks import Pair, Task
@@ -102,10 +101,11 @@ def test_a_replay_ends_solved_in_the_world_to_train_in(plays, settings):
     config = make_config(SUITE, settings)
     rules = make_problem(config).env.default_params()
     tasks = load_tasks(config.settings)
-    before, after, _, reward, terminated, truncated = replay(saved(plays, 0), tasks, rules)
-    assert terminated.tolist() == [False, False, False, True]
-    assert not truncated.any()
-    assert reward[-1] == pytest.approx(rules.success_bonus + rules.step_penalty)
+    columns = replay(saved(plays, 0), tasks, rules)
+    before, after = columns["obs"], columns["next_obs"]
+    assert columns["terminated"].tolist() == [False, False, False, True]
+    assert not columns["truncated"].any()
+    assert columns["reward"][-1] == pytest.approx(rules.success_bonus + rules.step_penalty)
     np.testing.assert_array_equal(before.grid[1:], after.grid[:-1])
     np.testing.assert_array_equal(before.step_count, [0, 1, 2, 3])
     assert before.grid.shape == (4, 3, 3)

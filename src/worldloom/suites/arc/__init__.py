@@ -3,52 +3,20 @@
 Worlds are batch first and pure; `types` documents the state, `operations` the rules. Everything is
 imported when first used: importing this package imports no jax.
 """
+# ruff: noqa: F403, F405  what is exported is listed once, in __all__
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worldloom.suites.arc.actions import (
-        check_bounds_jax,
-        create_bbox_action,
-        validate_action_jax,
-    )
-    from worldloom.suites.arc.augmentation import augment
-    from worldloom.suites.arc.config import make_config
-    from worldloom.suites.arc.environment import (
-        arc_reset,
-        arc_step,
-        batch_reset,
-        batch_step,
-        batch_step_donating,
-        create_observation,
-        safe_arc_step,
-    )
-    from worldloom.suites.arc.episodes import (
-        RandomAgent,
-        Trajectory,
-        VectorizedRandomAgent,
-        create_batch_episode_runner,
-        greedy_editor,
-        run_episode_batch,
-    )
-    from worldloom.suites.arc.sources import TASK_SETS, load
-    from worldloom.suites.arc.submission import write_submission
-    from worldloom.suites.arc.tasks import Pair, Task, pack_tasks
-    from worldloom.suites.arc.taskset import TaskSet
-    from worldloom.suites.arc.types import (
-        NUM_EXTENDED_OPERATIONS,
-        NUM_OPERATIONS,
-        ArcConfig,
-        ArcState,
-        BoxAction,
-        FlatAction,
-        MaskAction,
-        Observation,
-        PointAction,
-        StepInfo,
-        TaskBuffer,
-    )
+    from worldloom.suites.arc.actions import *
+    from worldloom.suites.arc.augmentation import *
+    from worldloom.suites.arc.environment import *
+    from worldloom.suites.arc.episodes import *
+    from worldloom.suites.arc.sources import *
+    from worldloom.suites.arc.submission import *
+    from worldloom.suites.arc.tasks import *
+    from worldloom.suites.arc.types import *
 
 __all__ = [
     "NUM_EXTENDED_OPERATIONS",
@@ -91,13 +59,11 @@ __all__ = [
 _MODULES = (
     "actions",
     "augmentation",
-    "config",
     "environment",
     "episodes",
     "sources",
     "submission",
     "tasks",
-    "taskset",
     "types",
 )
 

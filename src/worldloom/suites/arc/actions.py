@@ -63,13 +63,6 @@ def check_bounds_jax(action: Action, grid_shape: tuple[int, int]) -> Array:
     return decode(action, grid_shape, planes.words_for(grid_shape))[1].valid
 
 
-def _is_box(r1: Array, c1: Array, r2: Array, c2: Array, grid_shape: tuple[int, int]) -> Array:
-    """Whether (r1, c1) .. (r2, c2) are the ordered corners of a box on the canvas."""
-    height, width = grid_shape
-    rows = (r1 >= 0) & (r1 <= r2) & (r2 < height)
-    return rows & (c1 >= 0) & (c1 <= c2) & (c2 < width)
-
-
 def decode(action: Action, grid_shape: tuple[int, int], words: int) -> tuple[Array, Selection]:
     """The operation (...) and the selected cells of an action of any form and batch shape.
 
@@ -91,24 +84,16 @@ def decode(action: Action, grid_shape: tuple[int, int], words: int) -> tuple[Arr
     if isinstance(action, FlatAction):
         index = int32(action.index)
         operation, cell = index // (height * width), index % (height * width)
-        r1 = r2 = cell // width
-        c1 = c2 = cell % width
+        corners = (cell // width, cell % width) * 2
     elif isinstance(action, PointAction):
-        operation = int32(action.operation)
-        r1 = r2 = int32(action.row)
-        c1 = c2 = int32(action.column)
+        operation, corners = action.operation, (action.row, action.column) * 2
     else:
-        operation = int32(action.operation)
-        r1, c1 = int32(action.r1), int32(action.c1)
-        r2, c2 = int32(action.r2), int32(action.c2)
-    valid = _is_box(r1, c1, r2, c2, grid_shape)
-    box = Box(
-        jnp.clip(r1, 0, height - 1),
-        jnp.clip(c1, 0, width - 1),
-        jnp.clip(r2, 0, height - 1),
-        jnp.clip(c2, 0, width - 1),
-    )
-    return operation, Selection(planes.box_plane(box, words), box, valid, rectangle=True)
+        operation, corners = action.operation, (action.r1, action.c1, action.r2, action.c2)
+    r1, c1, r2, c2 = corners = [int32(corner) for corner in corners]
+    valid = (r1 >= 0) & (r1 <= r2) & (r2 < height) & (c1 >= 0) & (c1 <= c2) & (c2 < width)
+    limits = (height - 1, width - 1) * 2
+    box = Box(*(jnp.clip(x, 0, limit) for x, limit in zip(corners, limits, strict=True)))
+    return int32(operation), Selection(planes.box_plane(box, words), box, valid, rectangle=True)
 
 
 def allowed(operation: Array, operation_mask: Array) -> Array:

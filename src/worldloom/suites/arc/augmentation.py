@@ -118,21 +118,14 @@ def _permutations(key: Key, shape: tuple[int, ...], fixed: int) -> Array:
 def with_copies(tasks: TaskBuffer, copies: int, key: Key) -> TaskBuffer:
     """The tasks, followed by `copies` turned and recoloured copies of each (see `augment`)."""
     more = augment(key, tasks, copies)
-
-    def after(one: Array, other: Array, shift: int = 0) -> Array:
-        return jnp.concatenate([one, other + jnp.asarray(shift, other.dtype)])
-
-    rows = {
-        name: after(getattr(tasks, name), getattr(more, name), tasks.num_pairs)
-        for name in ("demos_start", "tests_start")
+    shifts = {
+        "task": tasks.num_tasks,
+        "demos_start": tasks.num_pairs,
+        "tests_start": tasks.num_pairs,
     }
-    counts = {
-        name: after(getattr(tasks, name), getattr(more, name))
-        for name in ("demos_count", "tests_count", "grids", "sizes")
+    arrays = ("grids", "sizes", "demos_count", "tests_count", *shifts)
+    joined = {
+        name: jnp.concatenate([one, other + jnp.asarray(shifts.get(name, 0), other.dtype)])
+        for name, one, other in ((n, getattr(tasks, n), getattr(more, n)) for n in arrays)
     }
-    return tasks.replace(
-        **rows,
-        **counts,
-        task=after(tasks.task, more.task, tasks.num_tasks),
-        identity=tasks.identity ^ more.identity,
-    )
+    return tasks.replace(**joined, identity=tasks.identity ^ more.identity)

@@ -2,43 +2,114 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from worldloom.core.names import suggest
+import tyro
+
+from worldloom.training.arguments import run_group
 
 if TYPE_CHECKING:
     from worldloom.suites.arc.tasks import Task
 
-COMMANDS = {
-    "tasks": "list the tasks of a set, with statistics",
-    "show": "draw a task in the terminal, or write it as SVG or PNG",
-    "play": "solve a task by hand, on a page of this machine",
-    "scores": "score a run again, task by task",
-    "submit": "write what a run answers to the test inputs, as ARC's competitions take it",
-}
 DEFAULT_SET = "arc-agi-1"
+
+
+@dataclass(kw_only=True)
+class Output:
+    """How to answer."""
+
+    json: bool = False
+    """Print JSON, for other programs."""
+
+
+@dataclass(kw_only=True)
+class Tasks(Output):
+    """list the tasks of a set, with statistics"""
+
+    set: str = "examples"
+    """examples, arc-agi-1, arc-agi-2, mini-arc, concept-arc, or a folder of task files."""
+    split: str | None = None
+    """training, evaluation or all."""
+    subset: str | None = None
+    """A named subset, such as same-size-5-edits."""
+    max_size: int | None = None
+    """Leave out tasks with a grid that is higher or wider."""
+    limit: int | None = None
+    """List no more tasks than this; the statistics are of all."""
+
+
+@dataclass(kw_only=True)
+class OneTask(Output):
+    """Which task."""
+
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+    """A task's id, SET/ID such as examples/fall, or a JSON file."""
+    set: str | None = None
+    """Where to look; by default among the examples and in arc-agi-1."""
+    split: str | None = None
+    """training, evaluation or all (the default)."""
+
+
+@dataclass(kw_only=True)
+class Show(OneTask):
+    """draw a task in the terminal, or write it as SVG or PNG"""
+
+    out: Path | None = None
+    """Write the picture here instead: a file that ends in .svg or .png."""
+    answers: bool = True
+    """Show the outputs of the test pairs too."""
+
+
+@dataclass(kw_only=True)
+class Play(OneTask):
+    """solve a task by hand, on a page of this machine"""
+
+    out: Path = Path("plays")
+    """Folder for the episodes that are saved as training data."""
+    port: int = 0
+    """Port of the page on this machine; 0 takes one that is free."""
+    trials: int = 3
+    """Submissions allowed; -1 for any number."""
+    max_steps: int = 1000
+    """Steps allowed."""
+    extended: bool = True
+    """Offer the six extended operations too."""
+    open: bool = True
+    """Open the page in a browser (never where the output is no terminal)."""
+
+
+@dataclass(kw_only=True)
+class OneRun(Output):
+    """Which run."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run on arc."""
+    seed: int = 0
+    """Of the episodes that are played."""
+
+
+@dataclass(kw_only=True)
+class Scores(OneRun):
+    """score a run again, task by task"""
+
+    attempts: int | None = None
+    """Sampled attempts at every pair, for pass@k; by default as many as in training."""
+
+
+@dataclass(kw_only=True)
+class Submit(OneRun):
+    """write what a run answers to the test inputs, as ARC's competitions take it"""
+
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.json")]
+    """The file to write; one that exists stays."""
 
 
 def command(argv: Sequence[str]) -> int:
     """Hands the rest of the line to the command that it names; returns its exit code."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print("usage: worldloom arc COMMAND [options]      (worldloom arc COMMAND --help)\n")
-        print("\n".join(f"  {name:<8}{text}" for name, text in COMMANDS.items()))
-        return 0
-    name, *rest = argv
-    if name not in COMMANDS:
-        raise ValueError(f"there is no command {name!r}; {suggest(name, list(COMMANDS))}")
-    run: Callable[[list[str]], int] = globals()[f"_{name}"]
-    return run(rest)
-
-
-def _parse(kind: Any, argv: Sequence[str], name: str) -> Any:
-    from worldloom.training.arguments import parse
-
-    return parse(kind, argv, f"worldloom arc {name}", COMMANDS[name])
+    return run_group("worldloom arc", COMMANDS, argv)
 
 
 def find_task(name: str, task_set: str | None = None, split: str | None = None) -> "Task":
@@ -71,41 +142,21 @@ def describe(task: "Task") -> dict[str, Any]:
     """What a task is like, in numbers; cells are counted where the size is kept."""
     import numpy as np
 
-    from worldloom.suites.arc.taskset import mean_edits
+    from worldloom.suites.arc.tasks import mean_edits
 
-    grids = [grid for pair in task.pairs for grid in (pair.input, pair.output)]
     changed = mean_edits(task)
     return {
         "task": task.name,
         "demonstrations": len(task.demos),
         "tests": len(task.tests),
-        "largest_input": [max(p.input.shape[axis] for p in task.pairs) for axis in (0, 1)],
-        "largest_output": [max(p.output.shape[axis] for p in task.pairs) for axis in (0, 1)],
+        "largest_input": np.max([pair.input.shape for pair in task.pairs], axis=0).tolist(),
+        "largest_output": np.max([pair.output.shape for pair in task.pairs], axis=0).tolist(),
         "changed_cells": None if np.isinf(changed) else changed,
-        "colors": len(np.unique(np.concatenate([grid.ravel() for grid in grids]))),
+        "colors": len(np.unique(np.concatenate([grid.ravel() for grid in task.grids]))),
     }
 
 
-# tasks -----------------------------------------------------------------------------------------
-
-
-def _tasks(argv: list[str]) -> int:
-    @dataclass
-    class Tasks:
-        set: str = "examples"
-        """examples, arc-agi-1, arc-agi-2, mini-arc, concept-arc, or a folder of task files."""
-        split: str | None = None
-        """training, evaluation or all."""
-        subset: str | None = None
-        """A named subset, such as same-size-5-edits."""
-        max_size: int | None = None
-        """Leave out tasks with a grid that is higher or wider."""
-        limit: int | None = None
-        """List no more tasks than this; the statistics are of all."""
-        json: bool = False
-        """Print JSON instead of a table."""
-
-    args = _parse(Tasks, argv, "tasks")
+def _tasks(args: Tasks) -> int:
     from worldloom.suites.arc.sources import load
 
     if args.limit is not None and args.limit < 0:
@@ -127,7 +178,7 @@ def _tasks(argv: list[str]) -> int:
         f"all {statistics.tasks} tasks",
         {
             "pairs": f"{statistics.demonstrations} demonstrations, {statistics.tests} tests",
-            "largest grid": _by(statistics.largest),
+            "largest grid": "x".join(map(str, statistics.largest)),
             "size kept": f"{statistics.same_size:.0%} of pairs"
             + ("" if changed is None else f", which change {changed:.1f} cells on average"),
             "size grows": f"{statistics.growing:.0%} of pairs",
@@ -153,45 +204,29 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> None:
             escape(row["task"]),
             str(row["demonstrations"]),
             str(row["tests"]),
-            f"to {_by(row['largest_input'])}",
-            f"to {_by(row['largest_output'])}",
+            "to {}x{}".format(*row["largest_input"]),
+            "to {}x{}".format(*row["largest_output"]),
             "resized" if changed is None else f"{changed:.1f}",
             str(row["colors"]),
         )
     Console().print(out)
 
 
-def _by(size: Sequence[int]) -> str:
-    return f"{size[0]}x{size[1]}"
-
-
-# show ------------------------------------------------------------------------------------------
-
-
-def _show(argv: list[str]) -> int:
-    import tyro
-
-    @dataclass
-    class Show:
-        task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
-        """A task's id, SET/ID such as examples/fall, or a JSON file."""
-        set: str | None = None
-        """Where to look; by default among the examples and in arc-agi-1."""
-        split: str | None = None
-        """training, evaluation or all (the default)."""
-        out: Path | None = None
-        """Write the picture here instead: a file that ends in .svg or .png."""
-        answers: bool = True
-        """Show the outputs of the test pairs too."""
-        json: bool = False
-        """Print the task as JSON, in ARC's own structure."""
-
-    args = _parse(Show, argv, "show")
-    if args.out is not None and args.out.suffix.lower() not in (".svg", ".png"):
+def _show(args: Show) -> int:
+    kind = "" if args.out is None else args.out.suffix.lower()
+    if args.out is not None and kind not in (".svg", ".png"):
         raise ValueError(f"--out {args.out}: the name must end in .svg or .png")
     task = find_task(args.task, args.set, args.split)
     if args.out is not None:
-        _write_picture(task, args.out, args.answers)
+        from worldloom.core.files import write_text
+        from worldloom.suites.arc.draw import task_picture
+
+        picture = task_picture(task, answers=args.answers)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        if kind == ".svg":
+            write_text(args.out, picture.svg(f"ARC task {task.name}"))
+        else:
+            picture.png().save(args.out)
     if args.json:
         content = describe(task) | task.to_json(args.answers)
         _print_json(content | {"file": args.out and str(args.out)})
@@ -200,56 +235,16 @@ def _show(argv: list[str]) -> int:
     else:
         from rich.console import Console
 
-        from worldloom.suites.arc.terminal import task_text
+        from worldloom.suites.arc.draw import task_text
 
         console = Console()
         color = console.color_system is not None and not console.no_color
-        picture = task_text(task, color=color, width=console.width, answers=args.answers)
-        console.print(picture, soft_wrap=True)
+        text = task_text(task, color=color, width=console.width, answers=args.answers)
+        console.print(text, soft_wrap=True)
     return 0
 
 
-def _write_picture(task: "Task", path: Path, answers: bool) -> None:
-    from worldloom.report import page
-    from worldloom.suites.arc import draw as arc
-
-    if path.suffix.lower() == ".svg":
-        page.write(path, arc.task_svg(task, answers=answers))
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arc.task_png(task, answers=answers).save(path)
-
-
-# play ------------------------------------------------------------------------------------------
-
-
-def _play(argv: list[str]) -> int:
-    import tyro
-
-    @dataclass
-    class Play:
-        task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
-        """A task's id, SET/ID such as examples/fall, or a JSON file."""
-        set: str | None = None
-        """Where to look; by default among the examples and in arc-agi-1."""
-        split: str | None = None
-        """training, evaluation or all (the default)."""
-        out: Path = Path("plays")
-        """Folder for the episodes that are saved as training data."""
-        port: int = 0
-        """Port of the page on this machine; 0 takes one that is free."""
-        trials: int = 3
-        """Submissions allowed; -1 for any number."""
-        max_steps: int = 1000
-        """Steps allowed."""
-        extended: bool = True
-        """Offer the six extended operations too."""
-        open: bool = True
-        """Open the page in a browser (never where the output is no terminal)."""
-        json: bool = False
-        """Print the page's address as JSON."""
-
-    args = _parse(Play, argv, "play")
+def _play(args: Play) -> int:
     task = find_task(args.task, args.set, args.split)
     from worldloom.suites.arc.game import Game
     from worldloom.suites.arc.play import PlayServer
@@ -277,41 +272,24 @@ def _play(argv: list[str]) -> int:
     return 0
 
 
-# scores, submit --------------------------------------------------------------------------------
-
-
-def _load(folder: Path) -> Any:
-    """A trained run on ARC."""
-    import worldloom
-    from worldloom.training.run import read_header
-
-    suite = read_header(folder)["suite"]
-    if suite != "arc":
-        raise ValueError(f"{folder} is a run of the {suite} suite; name one on arc")
-    return worldloom.load(folder)
-
-
-def _scores(argv: list[str]) -> int:
-    import tyro
-
-    @dataclass
-    class Scores:
-        run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-        """The folder of a run on arc."""
-        attempts: int | None = None
-        """Sampled attempts at every pair, for pass@k; by default as many as in training."""
-        seed: int = 0
-        json: bool = False
-        """Print JSON instead of a table."""
-
-    args = _parse(Scores, argv, "scores")
+def _load(args: OneRun) -> tuple[Any, Any]:
+    """A trained run on ARC, and the key to score it with."""
     import jax
 
+    import worldloom
     from worldloom.core.checks import check_seed
+    from worldloom.training.run import read_header
 
     check_seed(args.seed)
-    run = _load(args.run)
-    result = run.evaluator(run.agents, jax.random.key(args.seed), args.attempts)
+    suite = read_header(args.run)["suite"]
+    if suite != "arc":
+        raise ValueError(f"{args.run} is a run of the {suite} suite; name one on arc")
+    return worldloom.load(args.run), jax.random.key(args.seed)
+
+
+def _scores(args: Scores) -> int:
+    run, key = _load(args)
+    result = run.evaluator(run.agents, key, args.attempts)
     rows = result.table()
     if args.json:
         from worldloom.core.files import plain
@@ -326,30 +304,13 @@ def _scores(argv: list[str]) -> int:
     return 0
 
 
-def _submit(argv: list[str]) -> int:
-    import tyro
-
-    @dataclass
-    class Submit:
-        run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-        """The folder of a run on arc."""
-        out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.json")]
-        """The file to write; one that exists stays."""
-        seed: int = 0
-        json: bool = False
-        """Print the file's name as JSON."""
-
-    args = _parse(Submit, argv, "submit")
+def _submit(args: Submit) -> int:
     if args.out.exists():
         raise ValueError(f"{args.out} exists, and is not replaced; name another file")
-    import jax
-
-    from worldloom.core.checks import check_seed
+    run, key = _load(args)
     from worldloom.suites.arc.submission import write_submission
 
-    check_seed(args.seed)
-    run = _load(args.run)
-    answers = run.evaluator.predictions(run.agents, jax.random.key(args.seed))
+    answers = run.evaluator.predictions(run.agents, key)
     write_submission(args.out, answers)
     if args.json:
         _print_json({"run": str(args.run), "submission": str(args.out), "tasks": len(answers)})
@@ -360,3 +321,6 @@ def _submit(argv: list[str]) -> int:
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2), flush=True)
+
+
+COMMANDS = {Tasks: _tasks, Show: _show, Play: _play, Scores: _scores, Submit: _submit}

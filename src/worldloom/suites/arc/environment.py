@@ -1,4 +1,4 @@
-"""Worlds in which an agent edits a grid until it is the answer: reset, step and observation.
+"""Worlds in which an agent edits a grid until it is the answer: rules, reset, step, observation.
 
 Everything is written for B worlds on a leading axis (`reset_worlds`, `step_worlds`);
 `reset_world` and `step_world` are the same code for one world, and become it again under `vmap`.
@@ -6,24 +6,112 @@ Everything is written for B worlds on a leading axis (`reset_worlds`, `step_worl
 its static fields makes them compile again.
 """
 
+from collections.abc import Sequence
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from worldloom.core import draws, stack
+from worldloom.core.names import suggest
 from worldloom.core.sparse import lift
 from worldloom.core.types import Array, Key
 from worldloom.suites.arc import actions, o2arc, operations, planes
 from worldloom.suites.arc.operations import SUBMIT, UNDO, Canvas
+from worldloom.suites.arc.tasks import Task, TaskSet, pack_tasks
 from worldloom.suites.arc.types import (
+    NUM_EXTENDED_OPERATIONS,
+    NUM_OPERATIONS,
     Action,
     ArcConfig,
     ArcState,
     Demonstrations,
     Observation,
+    Rules,
+    Start,
     StepInfo,
     TaskBuffer,
     int32,
 )
+
+NAMES: dict[Rules, tuple[str, ...]] = {"edit": operations.NAMES, "o2arc": o2arc.NAMES}
+NOWHERE: dict[Rules, tuple[int, ...]] = {"edit": operations.NOWHERE, "o2arc": o2arc.NOWHERE}
+
+REWARDS = (
+    "similarity_weight",
+    "step_penalty",
+    "success_bonus",
+    "wrong_penalty",
+    "invalid_penalty",
+)
+
+
+def make_config(
+    tasks: TaskBuffer | TaskSet | Sequence[Task],
+    *,
+    operations: Sequence[int] | None = None,
+    rules: Rules = "edit",
+    extended: bool = False,
+    start: Start = "input",
+    demonstrations: int = 0,
+    evaluation: bool = False,
+    max_steps: int = 100,
+    max_trials: int = 3,
+    start_edits: int = 3,
+    **rewards: float,
+) -> ArcConfig:
+    """A checked `ArcConfig`; `operations` lists the allowed ones (default: all of the rule set).
+
+    `rewards` may give similarity_weight, step_penalty, success_bonus, wrong_penalty and
+    invalid_penalty. `max_trials=-1` allows any number of submissions.
+    """
+    for name, value, kind in (("rules", rules, Rules), ("start", start, Start)):
+        if value not in get_args(kind):
+            raise ValueError(f"arc: there is no {name}={value!r}; {suggest(value, get_args(kind))}")
+    if extended and rules != "edit":
+        raise ValueError('arc: extended operations belong to rules="edit"')
+    for name, value in rewards.items():
+        if name not in REWARDS:
+            known = [*(make_config.__kwdefaults__ or {}), *REWARDS]
+            raise ValueError(f"arc: there is no option {name!r}; {suggest(name, known)}")
+        if not np.isfinite(value):
+            raise ValueError(f"arc: {name}={value}; rewards must be finite numbers")
+    if max_steps < 1:
+        raise ValueError(f"arc: max_steps={max_steps}; it must be at least 1")
+    if max_trials == 0:
+        raise ValueError("arc: max_trials=0 allows no submission; use 1 or more, or -1 for any")
+    if demonstrations < 0 or start_edits < 0:
+        raise ValueError(
+            f"arc: demonstrations={demonstrations} and start_edits={start_edits} must be 0 or more"
+        )
+    buffer = tasks if isinstance(tasks, TaskBuffer) else pack_tasks(tuple(tasks))
+    if evaluation and start in ("target_blank", "curriculum"):
+        raise ValueError(
+            f'arc: start={start!r} tells of the answer, which evaluation hides; use "input" or '
+            '"blank"'
+        )
+    if evaluation and not np.all(np.asarray(buffer.tests_count) > 0):
+        raise ValueError("arc: evaluation needs test pairs with answers in every task")
+    total = NUM_EXTENDED_OPERATIONS if extended else NUM_OPERATIONS
+    allowed = list(range(total) if operations is None else operations)
+    for operation in allowed:
+        if not 0 <= operation < total:
+            raise ValueError(f"arc: there is no operation {operation}; they are 0 to {total - 1}")
+    return ArcConfig(
+        tasks=buffer,
+        operation_mask=jnp.asarray(np.isin(np.arange(total), allowed)),
+        max_steps=max_steps,
+        max_trials=max_trials,
+        start_edits=start_edits,
+        evaluation=evaluation,
+        rules=rules,
+        extended=extended,
+        start=start,
+        demonstrations=demonstrations,
+        **rewards,
+    )
+
 
 # Scores ----------------------------------------------------------------------------------------
 
@@ -41,10 +129,7 @@ def overlap(grid: Array, size: Array, target: Array, target_size: Array) -> tupl
 
 def similarity(grid: Array, size: Array, target: Array, target_size: Array) -> Array:
     """Equal cells inside both areas over cells in the union of both: 1 iff the grids are equal."""
-    return _share(*overlap(grid, size, target, target_size))
-
-
-def _share(equal: Array, union: Array) -> Array:
+    equal, union = overlap(grid, size, target, target_size)
     return equal / union.astype(jnp.float32)
 
 
@@ -147,7 +232,7 @@ def step_worlds(
     canvas = Canvas(state.grid, state.size, state.clipboard, state.clipboard_size)
     objects = state.objects
     if config.rules == "o2arc":
-        new, objects = o2arc.apply(canvas, objects, doing, selection, valid, state.pair, tasks)
+        new, objects = o2arc.apply(canvas, objects, doing, selection, state.pair, tasks)
     else:
         new = operations.edit(canvas, doing, selection, state.pair, tasks)
     undo = state.undo
@@ -161,7 +246,7 @@ def step_worlds(
     target, target_size = tasks.grids[state.pair, 1], tasks.sizes[state.pair, 1]
     equal, union = overlap(new.grid, new.size, target, target_size)
     # With other tasks the target is another pair's.
-    score = jnp.where(valid, _share(equal, union), state.similarity)
+    score = jnp.where(valid, equal / union.astype(jnp.float32), state.similarity)
     submits = valid & (operation == SUBMIT)
     correct = submits & (equal == union)
     trials = jnp.where(state.trials > 0, state.trials - submits, state.trials)
@@ -180,10 +265,7 @@ def step_worlds(
     ).astype(jnp.float32)
     done = terminated | truncated
     state = state.replace(
-        grid=new.grid,
-        size=new.size,
-        clipboard=new.clipboard,
-        clipboard_size=new.clipboard_size,
+        **new._asdict(),
         step_count=step_count,
         trials=trials,
         similarity=score,

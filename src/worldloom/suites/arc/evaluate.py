@@ -7,7 +7,7 @@ similarity and starts where a person would start; what it sees never depends on 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,16 +16,21 @@ import numpy as np
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.suites.arc.environment import create_observation, start_at
-from worldloom.suites.arc.episodes import AgentFn, Trajectory, play_episodes
-from worldloom.suites.arc.taskset import TaskSet
-from worldloom.suites.arc.types import ArcConfig, Observation
+from worldloom.nn.actor_critic import point_action_mask
+from worldloom.nn.distributions import Categorical
+from worldloom.suites.arc.environment import NOWHERE, create_observation, start_at
+from worldloom.suites.arc.episodes import Trajectory, greedy_editor, play_episodes
+from worldloom.suites.arc.operations import RESIZE
+from worldloom.suites.arc.tasks import TaskSet
+from worldloom.suites.arc.types import Action, ArcConfig, ArcState, Observation
 
-# agent(config, explore): how to act under these rules, greedily where `explore` (), a traced
+# agent(states, agents, key, config, explore) -> actions (B,): greedy where `explore` (), a traced
 # number, is 0, and above it by chance.
-Agent = Callable[[ArcConfig, Array], AgentFn]
+Agent = Callable[[ArcState, PyTree, Key, ArcConfig, Array], Action]
 
 GROUPS = ("demo", "test")
+REFERENCE_KEY = 4_000_037  # reference play draws from keys of its own
+ANYWHERE = (RESIZE,)  # may point beyond the area; the same number under both rule sets
 _LARGEST_BATCH = 4_000_000  # cells times operations of the worlds that are played together
 
 
@@ -53,11 +58,6 @@ class ArcEvaluation:
     def k(self) -> int:
         return len(self.attempts)
 
-    @property
-    def ever(self) -> np.ndarray:
-        """bool (P,): solved in any of the sampled attempts."""
-        return np.logical_or.reduce(self.attempts, axis=0)
-
     def _pairs(self, group: str) -> np.ndarray:
         return self.tests if group == "test" else ~self.tests
 
@@ -71,14 +71,12 @@ class ArcEvaluation:
 
     def rates(self, group: str) -> dict[str, float]:
         """Shares of the group's pairs, and of the tasks of which all such pairs are solved."""
-        chosen, ever = self._pairs(group), self.ever
-        whole = self.solved_tasks(group)
-        rates = {"pairs": _mean(self.solved[chosen]), "tasks": _mean(whole[~np.isnan(whole)])}
+        chosen, ever = self._pairs(group), np.logical_or.reduce(self.attempts)
+        rates = {"pairs": _mean(self.solved[chosen]), "tasks": _mean(self.solved_tasks(group))}
         if self.k:
-            tries = self.solved_tasks(group, ever)
             rates["pass_at_1"] = _mean(self.attempts[:, chosen])
             rates["pass_at_k"] = _mean(ever[chosen])
-            rates["tasks_pass_at_k"] = _mean(tries[~np.isnan(tries)])
+            rates["tasks_pass_at_k"] = _mean(self.solved_tasks(group, ever))
         return rates
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +100,7 @@ class ArcEvaluation:
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each task: how many of its pairs were solved, greedily and in any attempt."""
-        ever = self.ever
+        ever, whole = np.logical_or.reduce(self.attempts), self.solved_tasks("demo")
         rows = []
         for n, name in enumerate(self.tasks):
             row: dict[str, Any] = {"task": name}
@@ -111,24 +109,16 @@ class ArcEvaluation:
                 row[f"{group}s"] = int(own.sum())
                 row[f"{group}s_solved"] = int(self.solved[own].sum())
                 row[f"{group}s_solved_in_k"] = int((ever & own).sum()) if self.k else None
-            row["solved"] = bool(self.solved_tasks("demo")[n] == 1)
+            row["solved"] = bool(whole[n] == 1)
             row["steps"] = _mean(self.steps[self.task == n])
             rows.append(row)
         return rows
 
 
 def _mean(values: np.ndarray) -> float:
+    """The mean of what is a number; NaN where nothing is."""
+    values = values[~np.isnan(values)]
     return float(values.mean()) if values.size else math.nan
-
-
-@dataclass(frozen=True)
-class Film:
-    """Recorded greedy episodes of n pairs: leaves (n, ...), and (T, n, ...) of the steps."""
-
-    pairs: np.ndarray
-    first: Observation
-    steps: Trajectory
-    solved: np.ndarray
 
 
 def honest(config: ArcConfig) -> ArcConfig:
@@ -140,11 +130,8 @@ def honest(config: ArcConfig) -> ArcConfig:
 def learned(act: Callable[..., Array]) -> Agent:
     """A trained agent, of which `act(agents, obs, key, explore=...)` gives flat actions (B,)."""
 
-    def agent(config: ArcConfig, explore: Array) -> AgentFn:
-        def choose(states, agents, key):
-            return act(agents, create_observation(states, config), key, explore=explore), agents
-
-        return choose
+    def agent(states: ArcState, agents: PyTree, key: Key, config: ArcConfig, explore: Array):
+        return act(agents, create_observation(states, config), key, explore=explore)
 
     return agent
 
@@ -169,51 +156,42 @@ class ArcEvaluator:
         height, width = rules.grid_shape
         most = max(1, _LARGEST_BATCH // (height * width * rules.num_operations))
         self.batch = min(rules.tasks.num_pairs, most)
-        self._play = jax.jit(self._episodes)
-        self._record = jax.jit(self._recorded)
-        self._answer = jax.jit(self._answers)
+        self._play = jax.jit(self._ends)
+        self._record = jax.jit(self._episodes)
+        self.task = np.asarray(rules.tasks.task)  # int (P,): the task of each pair
+        first_test = np.asarray(rules.tasks.tests_start)[self.task]
+        self.is_test = np.arange(len(self.task)) >= first_test  # bool (P,)
 
-    @property
-    def is_test(self) -> np.ndarray:
-        """bool (P,): which pairs are test pairs."""
-        buffer = self.rules.tasks
-        first = np.asarray(buffer.tests_start)[np.asarray(buffer.task)]
-        return np.arange(buffer.num_pairs) >= first
-
-    def _run(self, agents: PyTree, pairs: Array, key: Key, rules: ArcConfig, explore: Array):
+    def _episodes(self, agents: PyTree, pairs: Array, key: Key, rules: ArcConfig, explore: Array):
+        """First observations (n, ...), final states (n, ...) and every step (T, n, ...)."""
         start_key, play_key = draws.split(key)
         states = start_at(pairs, draws.split(start_key, pairs.shape[0]), rules)
-        agent, steps = self.agent(rules, explore), int(self.rules.max_steps)
-        return states, play_episodes(states, agent, steps, rules, play_key, agents)
 
-    def _episodes(self, agents, pairs, key, rules, explore):
-        _, (last, _, _) = self._run(agents, pairs, key, rules, explore)
-        return last.solved, last.step_count
+        def choose(states, agents, key):
+            return self.agent(states, agents, key, rules, explore), agents
 
-    def _answers(self, agents, pairs, key, rules, explore):
-        _, (last, _, _) = self._run(agents, pairs, key, rules, explore)
-        return create_observation(last, rules).grid, last.size
+        steps = int(self.rules.max_steps)
+        last, _, steps = play_episodes(states, choose, steps, rules, play_key, agents)
+        return create_observation(states, rules), last, steps
 
-    def _recorded(self, agents, pairs, key, rules):
-        states, (last, _, steps) = self._run(agents, pairs, key, rules, jnp.float32(0.0))
-        return create_observation(states, rules), steps, last.solved
+    def _ends(self, agents, pairs, key, rules, explore) -> tuple[Array, ...]:
+        _, last, _ = self._episodes(agents, pairs, key, rules, explore)
+        return last.solved, last.step_count, create_observation(last, rules).grid, last.size
 
     def play(
         self, agents: PyTree, pairs: np.ndarray, key: Key, explore: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each episode (n,) from one of `pairs` (n,) was solved, and its length."""
-        solved, steps = self._in_batches(self._play, agents, pairs, key, explore)
-        return solved, steps
+    ) -> tuple[np.ndarray, ...]:
+        """How the episodes from the pairs (n,) end, `batch` of them at a time.
 
-    def _in_batches(self, program: Callable, agents, pairs, key, explore) -> list[np.ndarray]:
-        """What the program gives for the pairs (n,), `batch` of them at a time: leaves (n, ...)."""
-        count = -len(pairs) % self.batch
-        rows = np.concatenate([pairs, np.zeros(count, int)]).reshape(-1, self.batch)
+        Whether each was solved (n,), its steps (n,), the last grid (n, H, W) and its size (n, 2).
+        """
+        padding = np.zeros(-len(pairs) % self.batch, int)
+        rows = np.concatenate([pairs, padding]).reshape(-1, self.batch)
         parts = [
-            program(agents, jnp.int32(row), jax.random.fold_in(key, n), self.rules, explore)
+            self._play(agents, jnp.int32(row), jax.random.fold_in(key, n), self.rules, explore)
             for n, row in enumerate(rows)
         ]
-        return [np.concatenate(part)[: len(pairs)] for part in zip(*parts, strict=True)]
+        return tuple(np.concatenate(part)[: len(pairs)] for part in zip(*parts, strict=True))
 
     def predictions(self, agents: PyTree, key: Key) -> dict[str, list[list[np.ndarray]]]:
         """For each test pair of each task two grids (h, w), as `write_submission` takes them.
@@ -224,15 +202,13 @@ class ArcEvaluator:
         pairs = np.flatnonzero(self.is_test)
         if not len(pairs):
             raise ValueError(f"{self.tasks.name}: no task has a test pair whose answer is known")
+        attempts = []
+        for one, explore in zip(jax.random.split(key), (0.0, self.explore), strict=True):
+            _, _, grids, sizes = self.play(agents, pairs, one, explore)
+            attempts.append([grid[:h, :w] for grid, (h, w) in zip(grids, sizes, strict=True)])
         answers: dict[str, list[list[np.ndarray]]] = {}
-        attempts = [
-            zip(*self._in_batches(self._answer, agents, pairs, one, explore), strict=True)
-            for one, explore in zip(jax.random.split(key), (0.0, self.explore), strict=True)
-        ]
-        owners = np.asarray(self.rules.tasks.task)[pairs]
-        for owner, *ends in zip(owners, *attempts, strict=True):
-            answer = [grid[:height, :width] for grid, (height, width) in ends]
-            answers.setdefault(self.tasks.ids[owner], []).append(answer)
+        for owner, *grids in zip(self.task[pairs], *attempts, strict=True):
+            answers.setdefault(self.tasks.ids[owner], []).append(grids)
         return answers
 
     def __call__(self, agents: PyTree, key: Key, attempts: int | None = None) -> ArcEvaluation:
@@ -242,15 +218,15 @@ class ArcEvaluator:
         if attempts < 0:
             raise ValueError(f"attempts={attempts}; it must be 0 or more")
         greedy_key, sample_key = jax.random.split(key)
-        pairs = np.arange(self.rules.tasks.num_pairs)
-        solved, steps = self.play(agents, pairs, greedy_key, 0.0)
+        pairs = np.arange(len(self.task))
+        solved, steps, *_ = self.play(agents, pairs, greedy_key, 0.0)
         sampled = np.zeros((0, len(pairs)), bool)
         if attempts:
             sampled = self.play(agents, np.tile(pairs, attempts), sample_key, self.explore)[0]
             sampled = sampled.reshape(attempts, -1)
         return ArcEvaluation(
             tasks=self.tasks.ids,
-            task=np.asarray(self.rules.tasks.task),
+            task=self.task,
             tests=self.is_test,
             solved=solved,
             steps=steps,
@@ -258,8 +234,47 @@ class ArcEvaluator:
             seconds=time.perf_counter() - start,
         )
 
-    def film(self, agents: PyTree, pairs: np.ndarray, key: Key) -> Film:
-        """Greedy episodes of the pairs (n,), recorded."""
-        played = self._record(agents, jnp.int32(pairs), key, self.rules)
-        first, steps, solved = jax.device_get(played)
-        return Film(np.asarray(pairs), first, steps, solved)
+    def record(
+        self, agents: PyTree, pairs: np.ndarray, key: Key
+    ) -> tuple[Observation, ArcState, Trajectory]:
+        """Greedy episodes of the pairs (n,): first observations, final states, and every step."""
+        played = self._record(agents, jnp.int32(pairs), key, self.rules, jnp.float32(0.0))
+        return jax.device_get(played)
+
+
+# Agents that learn nothing, as what learned ones are compared with ------------------------------
+
+
+def random_agent(states: ArcState, _: PyTree, key: Key, config: ArcConfig, explore: Array) -> Array:
+    """Draws among the same point actions as a policy, each as likely, whatever `explore` is."""
+    mask = point_action_mask(
+        states.operation_mask, states.size, config.grid_shape, ANYWHERE, NOWHERE[config.rules]
+    )
+    return Categorical(jnp.zeros(mask.shape), mask).sample(key)
+
+
+def _editor_or_random(
+    states: ArcState, agents: PyTree, key: Key, config: ArcConfig, explore: Array
+):
+    """Both in one program: the editor that knows the answer where play is greedy, else random."""
+    best: Any = greedy_editor(config)(states, agents, key)[0]
+    height, width = config.grid_shape
+    flat = (best.operation * height + best.row) * width + best.column
+    return jnp.where(explore > 0, random_agent(states, agents, key, config, explore), flat)
+
+
+def references(evaluator: ArcEvaluator) -> dict[str, dict[str, Any]]:
+    """What random play and the editor that knows the answer solve of the same pairs.
+
+    The editor is left out under rules that it cannot play by.
+    """
+    key = jax.random.key(REFERENCE_KEY)
+    if evaluator.rules.rules != "edit":
+        alone = ArcEvaluator(evaluator.tasks, evaluator.rules, random_agent)
+        return {"random play": alone((), key).to_dict()}
+    played = ArcEvaluator(evaluator.tasks, evaluator.rules, _editor_or_random, attempts=1)((), key)
+    alone = replace(played, attempts=played.attempts[:0])
+    return {
+        "random play": replace(alone, solved=played.attempts[0]).to_dict(),
+        "greedy editor": alone.to_dict(),
+    }

@@ -1,9 +1,12 @@
-"""One person edits one ARC world, by the same compiled step that agents use, and it is recorded."""
+"""One person edits one ARC world, by the same compiled step that agents use, and it is recorded.
+
+What was recorded becomes transitions of point actions, for imitation.
+"""
 
 import json
 import re
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,21 +17,30 @@ import numpy as np
 
 from worldloom import __version__
 from worldloom.core.files import atomic_path
-from worldloom.suites.arc.config import REWARDS, make_config
-from worldloom.suites.arc.environment import batch_step, create_observation, start_at
+from worldloom.core.types import Array, PyTree
+from worldloom.replay.dataset import Dataset, from_columns
+from worldloom.suites.arc import operations
+from worldloom.suites.arc.draw import operation_name
+from worldloom.suites.arc.environment import (
+    NOWHERE,
+    REWARDS,
+    arc_step,
+    create_observation,
+    make_config,
+    start_at,
+)
 from worldloom.suites.arc.operations import SUBMIT
-from worldloom.suites.arc.sheet import COLOR_NAMES, PALETTE
-from worldloom.suites.arc.shots import Shot, operation_name
-from worldloom.suites.arc.tasks import Task
+from worldloom.suites.arc.tasks import Task, TaskSet
 from worldloom.suites.arc.types import (
-    NUM_EXTENDED_OPERATIONS,
-    NUM_OPERATIONS,
+    COLOR_NAMES,
+    PALETTE,
     ArcConfig,
     ArcState,
     MaskAction,
     Observation,
 )
 
+FORMAT = "worldloom arc play 1"
 # Which operations stand together on the page.
 GROUPS: dict[str, tuple[int, ...]] = {
     "Fill": tuple(range(10)),
@@ -41,33 +53,16 @@ GROUPS: dict[str, tuple[int, ...]] = {
 }
 
 
-FORMAT = "worldloom arc play 1"
-
-
 class Refused(ValueError):
     """What was asked for makes sense, but not now."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Moment:
-    state: ArcState  # a batch of one
-    obs: Observation  # numpy, one world
-
-
-@dataclass(frozen=True, eq=False)
-class _Step:
-    operation: int
-    selection: np.ndarray  # bool (H, W)
-    reward: float
-    terminated: bool
-    truncated: bool
-    valid: bool
-
-
 @jax.jit
-def _begin(pair: jax.Array, config: ArcConfig) -> tuple[ArcState, Observation]:
-    """A fresh world (1, ...) on one pair; its key is not used, since it starts from the input."""
-    state = start_at(pair[None], jax.random.key(0)[None], config)
+def start_from_input(pair: jax.Array, config: ArcConfig) -> tuple[ArcState, Observation]:
+    """One world on the pair with this row of the tasks, whatever the start of `config`."""
+    config = config.replace(start="input")
+    state = start_at(pair[None], jax.random.key(0)[None], config)  # the key is not used
+    state = jax.tree.map(lambda x: x[0], state)
     return state, create_observation(state, config)
 
 
@@ -90,62 +85,53 @@ class Game:
         self.task = task
         self.folder = Path(folder)
         self.config = make_config([task], extended=extended, max_trials=trials, max_steps=max_steps)
-        self.pairs = task.pair_names
-        self.unsaved = 0  # steps since the last save
+        self.grid_shape, self.num_operations = self.config.grid_shape, self.config.num_operations
         self.start(len(task.demos) if task.tests else 0)
 
     @property
-    def grid_shape(self) -> tuple[int, int]:
-        return self.config.grid_shape
-
-    @property
-    def num_operations(self) -> int:
-        return NUM_EXTENDED_OPERATIONS if self.config.extended else NUM_OPERATIONS
-
-    @property
     def over(self) -> bool:
-        return bool(self._steps) and (self._steps[-1].terminated or self._steps[-1].truncated)
+        return bool(self._steps) and bool(self._steps[-1]["done"])
 
     @property
     def solved(self) -> bool:
-        return bool(self._moments[-1].state.solved[0])
+        return bool(self._worlds[-1][0].solved)
 
     # Playing -------------------------------------------------------------------------------------
 
     def start(self, pair: int) -> None:
         """A new episode on the pair with this number, demonstrations first."""
-        if not 0 <= pair < len(self.pairs):
-            raise ValueError(f"there is no pair {pair}; they are 0 to {len(self.pairs) - 1}")
+        names = self.task.pair_names
+        if not 0 <= pair < len(names):
+            raise ValueError(f"there is no pair {pair}; they are 0 to {len(names) - 1}")
         self.pair = pair
-        state, obs = _begin(jnp.int32(pair), self.config)
-        self._moments = [_Moment(state, _first(obs))]
-        self._steps: list[_Step] = []
-        self.unsaved = 0
+        # States and observations, one more than there are steps.
+        self._worlds = [jax.device_get(start_from_input(jnp.int32(pair), self.config))]
+        self._steps: list[dict[str, Any]] = []  # by the names under which they are saved
+        self.unsaved = 0  # steps since the last save
 
     def warm_up(self) -> None:
         """Compiles the step, so that the first action is answered at once."""
-        nowhere = np.zeros((1, *self.grid_shape), bool)
-        action = MaskAction(jnp.zeros(1, jnp.int32), jnp.asarray(nowhere))
-        jax.block_until_ready(batch_step(self._moments[0].state, action, self.config))
+        action = MaskAction(jnp.int32(0), jnp.zeros(self.grid_shape, bool))
+        jax.block_until_ready(arc_step(self._worlds[0][0], action, self.config))
 
     def step(self, operation: int, selection: np.ndarray) -> None:
         """One action: an operation on the cells of a mask (H, W)."""
         if self.over:
             raise Refused("the episode is over; start a new one")
-        action = MaskAction(jnp.array([operation], jnp.int32), jnp.asarray(selection)[None])
-        before = self._moments[-1].state
-        state, obs, reward, _, info = batch_step(before, action, self.config)
-        info = _first(info)
-        self._moments.append(_Moment(state, _first(obs)))
+        action = MaskAction(jnp.int32(operation), jnp.asarray(selection))
+        stepped = arc_step(self._worlds[-1][0], action, self.config)
+        state, obs, reward, done, info = jax.device_get(stepped)
+        self._worlds.append((state, obs))
         self._steps.append(
-            _Step(
-                operation,
-                selection,
-                float(reward[0]),
-                bool(info.terminated),
-                bool(info.truncated),
-                int(info.operation_type) >= 0,
-            )
+            {
+                "action.operation": np.int32(operation),
+                "action.selection": selection,
+                "reward": reward,
+                "terminated": info.terminated,
+                "truncated": info.truncated,
+                "done": done,
+                "valid": info.operation_type >= 0,
+            }
         )
         self.unsaved += 1
 
@@ -154,23 +140,16 @@ class Game:
         if not self.can_take_back:
             raise Refused("there is nothing to take back")
         self._steps.pop()
-        self._moments.pop()
+        self._worlds.pop()
         self.unsaved = max(0, self.unsaved - 1)
 
     @property
     def can_take_back(self) -> bool:
-        return bool(self._steps) and not self.over and self._steps[-1].operation != SUBMIT
+        steps = self._steps
+        return bool(steps and not self.over and steps[-1]["action.operation"] != SUBMIT)
 
     def similarity(self) -> float:
-        return float(self._moments[-1].state.similarity[0])
-
-    def shots(self) -> list[Shot]:
-        """The episode so far, for its picture."""
-        grids = [_area(m.obs.grid, m.obs.size) for m in self._moments]
-        done = zip(grids, self._steps, strict=False)
-        rules = self.config.rules
-        shots = [Shot(grid, s.operation, s.selection, s.valid, rules) for grid, s in done]
-        return [*shots, Shot(grids[-1])]
+        return float(self._worlds[-1][0].similarity)
 
     # What the page shows -------------------------------------------------------------------------
 
@@ -179,27 +158,18 @@ class Game:
 
         Of a demonstration that is being played, the output is missing.
         """
+        demonstrations = self.task.to_json()["train"]
+        if self.pair < len(demonstrations):
+            demonstrations[self.pair]["output"] = None
+        groups = {name: [i for i in ids if i < self.num_operations] for name, ids in GROUPS.items()}
         return {
             "task": self.task.name,
-            "pairs": self.pairs,
-            "demonstrations": [
-                {
-                    "input": pair.input.tolist(),
-                    "output": None if number == self.pair else pair.output.tolist(),
-                }
-                for number, pair in enumerate(self.task.demos)
-            ],
+            "pairs": self.task.pair_names,
+            "demonstrations": demonstrations,
             "canvas": list(self.grid_shape),
             "groups": [
-                {
-                    "name": name,
-                    "operations": [
-                        {"id": i, "name": operation_name(i, self.config.rules)}
-                        for i in operations
-                        if i < self.num_operations
-                    ],
-                }
-                for name, operations in GROUPS.items()
+                {"name": name, "operations": [{"id": i, "name": operation_name(i)} for i in ids]}
+                for name, ids in groups.items()
             ],
             "palette": list(PALETTE),
             "colors": list(COLOR_NAMES),
@@ -210,80 +180,63 @@ class Game:
 
     def view(self) -> dict[str, Any]:
         """The world as a player may see it."""
-        obs = self._moments[-1].obs
+        obs = self._worlds[-1][1]
         last = self._steps[-1] if self._steps else None
+
+        def area(grid: np.ndarray, size: np.ndarray) -> list[list[int]]:
+            return grid[: size[0], : size[1]].tolist()
+
         return {
             "pair": self.pair,
-            "input": _area(obs.input, obs.input_size).tolist(),
-            "grid": _area(obs.grid, obs.size).tolist(),
-            "clipboard": _area(obs.clipboard, obs.clipboard_size).tolist(),
+            "input": area(obs.input, obs.input_size),
+            "grid": area(obs.grid, obs.size),
+            "clipboard": area(obs.clipboard, obs.clipboard_size),
             "allowed": np.flatnonzero(obs.operation_mask).tolist(),
             "steps": len(self._steps),
             "step_count": int(obs.step_count),
             "trials": int(obs.trials),
             "over": self.over,
             "solved": self.solved,
-            "valid": last is None or last.valid,
-            "last": None if last is None else operation_name(last.operation, self.config.rules),
+            "valid": last is None or bool(last["valid"]),
+            "last": None if last is None else operation_name(int(last["action.operation"])),
             "can_take_back": self.can_take_back,
         }
 
     # The record ----------------------------------------------------------------------------------
 
     def save(self) -> Path:
-        """Writes the episode so far as training data: see `read_play`."""
+        """Writes the episode so far as training data, never over a file: see `read_play`."""
         if not self._steps:
             raise Refused("there is no step to save yet")
-        obs = [moment.obs for moment in self._moments]
-        observations = jax.tree.map(lambda *leaves: np.stack(leaves), *obs)
-        arrays = {
-            f"observation.{name}": getattr(observations, name)
-            for name in Observation.__dataclass_fields__
-            if getattr(observations, name) is not None
-        }
-        terminated = np.array([s.terminated for s in self._steps])
-        truncated = np.array([s.truncated for s in self._steps])
-        arrays |= {
-            "action.operation": np.array([s.operation for s in self._steps], np.int32),
-            "action.selection": np.stack([s.selection for s in self._steps]),
-            "reward": np.array([s.reward for s in self._steps], np.float32),
-            "terminated": terminated,
-            "truncated": truncated,
-            "done": terminated | truncated,
-            "valid": np.array([s.valid for s in self._steps]),
-        }
+        config, pair = self.config, self.task.pair_names[self.pair]
         now = datetime.now().astimezone()
+        obs = jax.tree.map(lambda *leaves: np.stack(leaves), *(obs for _, obs in self._worlds))
+        arrays = {f"observation.{n}": x for n, x in vars(obs).items() if x is not None}
+        arrays |= {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
         metadata = {
             "format": FORMAT,
             "worldloom": __version__,
             "saved": now.isoformat(timespec="seconds"),
             "task": self.task.name,
-            "pair": self.pairs[self.pair],
+            "pair": pair,
             "steps": len(self._steps),
             "finished": self.over,
             "solved": self.solved,
-            "rules": self.config.rules,
-            "extended": self.config.extended,
+            "rules": config.rules,
+            "extended": config.extended,
             "grid_shape": list(self.grid_shape),
-            "max_steps": int(self.config.max_steps),
-            "max_trials": int(self.config.max_trials),
-        } | {name: float(getattr(self.config, name)) for name in REWARDS}
-        name = f"{self.task.name}-{self.pairs[self.pair]}-{now:%Y%m%d-%H%M%S}"
-        path = _write(self.folder, re.sub(r"[^\w.-]+", "-", name), arrays, metadata)
+            "max_steps": int(config.max_steps),
+            "max_trials": int(config.max_trials),
+        } | {name: float(getattr(config, name)) for name in REWARDS}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.-]+", "-", f"{self.task.name}-{pair}-{now:%Y%m%d-%H%M%S}")
+        path, number = self.folder / f"{name}.npz", 2
+        while path.exists():
+            path, number = self.folder / f"{name}-{number}.npz", number + 1
+        with atomic_path(path) as draft, draft.open("wb") as file:
+            np.savez_compressed(file, **arrays, metadata=np.array(json.dumps(metadata)))
         self.unsaved = 0
         return path
-
-
-def _write(folder: Path, name: str, arrays: dict[str, np.ndarray], metadata: dict) -> Path:
-    """Whole or not at all, and never over a file that is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, number = folder / f"{name}.npz", 2
-    while path.exists():
-        path, number = folder / f"{name}-{number}.npz", number + 1
-    everything: dict[str, Any] = arrays | {"metadata": np.array(json.dumps(metadata))}
-    with atomic_path(path) as draft, draft.open("wb") as file:
-        np.savez_compressed(file, **everything)
-    return path
 
 
 def is_play(path: str | Path) -> bool:
@@ -308,10 +261,112 @@ def read_play(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, json.loads(str(arrays.pop("metadata")))
 
 
-def _first(batch: Any) -> Any:
-    """The only world of a batch, as numpy."""
-    return jax.tree.map(lambda x: x[0], jax.device_get(batch))
+# Learning from plays -----------------------------------------------------------------------------
+#
+# People select any cells, a policy points at one. A fill of many cells is as many fills; an action
+# that no point can express, such as a move of several cells, leaves its episode out. The episodes
+# are replayed in the world to train in: its canvas, its rules and its clock.
 
 
-def _area(grid: Any, size: Any) -> np.ndarray:
-    return grid[: size[0], : size[1]]
+class LeftOut(ValueError):
+    """Why an episode cannot be learned from."""
+
+
+def read_plays(
+    path: Path, tasks: TaskSet, rules: ArcConfig, encode: Callable[[PyTree], Array]
+) -> Dataset:
+    """The plays in a folder, or one of a file, as a dataset of what `encode` makes of observations.
+
+    Plays of test pairs are left out: these are for evaluation. `provenance` says what was left
+    out, and why; a ValueError if nothing remains.
+    """
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    episodes, left_out = [], []
+    for file in files:
+        try:
+            episodes.append(replay(file, tasks, rules))
+        except LeftOut as reason:
+            left_out.append(f"{file.name}: {reason}")
+    if not episodes:
+        reasons = "; ".join(left_out[:3]) or "there is no npz file in it"
+        raise ValueError(f"{path}: no play to learn from ({reasons})")
+    columns = jax.tree.map(lambda *x: np.concatenate(x), *episodes)
+    encoded = {name: encode(columns[name]) for name in ("obs", "next_obs")}
+    return from_columns(
+        **columns | encoded,
+        name=f"plays of {tasks.name}",
+        provenance=(("plays", str(len(episodes))), ("left out", "; ".join(left_out))),
+    )
+
+
+def replay(file: Path, tasks: TaskSet, rules: ArcConfig) -> dict[str, Any]:
+    """The columns of a dataset: `obs` and `next_obs` (T, ...), flat actions (T, 1), rewards (T,)...
+
+    Up to the end of the episode, which the clock of `rules` may bring sooner.
+    """
+    arrays, about = read_play(file)
+    task, pair = about["task"], about["pair"]
+    if task not in tasks:
+        raise LeftOut(f"{task} is not among the tasks")
+    if pair not in tasks[task].pair_names:
+        raise LeftOut(f"{task} has no {pair}")
+    if pair.startswith("test"):
+        raise LeftOut(f"{pair} is for evaluation")
+    if about["rules"] != rules.rules:
+        raise LeftOut(f"it was played by the rules {about['rules']!r}")
+    row = rules.tasks.demos_start[tasks.index(task)] + tasks[task].pair_names.index(pair)
+    state, first = start_from_input(row, rules)
+    obs, rows = [first], []
+    for action in point_actions(arrays, rules):
+        state, after, reward, done, info = arc_step(state, jnp.int32(action), rules)
+        obs.append(after)
+        rows.append((action, reward, info.terminated))
+        if done:
+            break
+    if not rows:
+        raise LeftOut("nothing was done in it")
+    action, reward, terminated = (np.array(column) for column in zip(*rows, strict=True))
+    truncated = np.zeros_like(terminated)
+    truncated[-1] = not terminated[-1]
+    stacked = jax.tree.map(lambda *x: np.stack(x), *jax.device_get(obs))
+    return {
+        "obs": jax.tree.map(lambda x: x[:-1], stacked),
+        "action": action[:, None],
+        "reward": reward,
+        "next_obs": jax.tree.map(lambda x: x[1:], stacked),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+
+
+def point_actions(arrays: dict[str, np.ndarray], rules: ArcConfig) -> list[int]:
+    """The actions of a play as flat point actions on the canvas of `rules`."""
+    mask = np.asarray(rules.operation_mask)
+    actions: list[int] = []
+    for t, operation in enumerate(arrays["action.operation"].tolist()):
+        if not arrays["valid"][t]:
+            continue
+        grid, (high, wide) = arrays["observation.grid"][t], arrays["observation.size"][t]
+        cells = np.argwhere(arrays["action.selection"][t])
+        if operation == operations.CLEAR:
+            cells = np.argwhere(np.ones((high, wide))) if not len(cells) else cells
+            operation = 0
+        if operation in NOWHERE[rules.rules]:
+            cells = np.zeros((1, 2), int)
+        elif operation == operations.RESIZE:
+            cells = cells.max(axis=0, initial=-1, keepdims=True)[: len(cells)]
+        else:
+            cells = cells[(cells < (high, wide)).all(axis=1)]
+        if operation < operations.FLOOD:
+            cells = cells[grid[tuple(cells.T)] != operation]
+        elif operation < operations.UP and len(cells) != 1:
+            continue  # it does nothing
+        elif len(cells) > 1:
+            raise LeftOut(f"step {t + 1}, {operations.NAMES[operation]}, is of many cells")
+        if operation >= len(mask) or not mask[operation]:
+            raise LeftOut(f"step {t + 1}, {operations.NAMES[operation]}, is not allowed here")
+        if (cells >= rules.grid_shape).any():
+            raise LeftOut(f"step {t + 1} points beyond the canvas of {rules.grid_shape}")
+        height, width = rules.grid_shape
+        actions += [int((operation * height + r) * width + c) for r, c in cells]
+    return actions

@@ -29,7 +29,9 @@ from worldloom.suites.arc.operations import (
     SOURCE_CHUNK,
     SUBMIT,
     Canvas,
+    Traits,
     flooded,
+    traits_of,
 )
 from worldloom.suites.arc.planes import PLANES, WORD, Box
 from worldloom.suites.arc.types import TaskBuffer
@@ -54,25 +56,11 @@ NAMES = (
     "submit",
 )
 
-(
-    UP,
-    DOWN,
-    RIGHT,
-    LEFT,
-    COUNTER_CLOCKWISE,
-    CLOCKWISE,
-    FLIP_COLUMNS,
-    FLIP_ROWS,
-    COPY_FROM_INPUT,
-    COPY_FROM_GRID,
-    PASTE,
-    COPY_INPUT,
-    RESET,
-    RESIZE,
-) = range(20, SUBMIT)
+UP, DOWN, RIGHT, LEFT, COUNTER_CLOCKWISE, CLOCKWISE, FLIP_COLUMNS, FLIP_ROWS = range(20, 28)
+COPY_FROM_INPUT, COPY_FROM_GRID, PASTE, COPY_INPUT, RESET, RESIZE = range(28, SUBMIT)
+NOWHERE = (COPY_INPUT, RESET, SUBMIT)  # operations that do not look at the selection
 
-# What an operation does, as bits of one table: a batch looks it up once.
-_TRAITS = {
+_TRAITS: Traits = {
     "paints": [*range(10), RESET, RESIZE],  # one colour; 0 for reset and resize
     "object": range(UP, COPY_FROM_INPUT),
     "turns": [COUNTER_CLOCKWISE, CLOCKWISE],
@@ -81,10 +69,6 @@ _TRAITS = {
     "copies": [COPY_FROM_INPUT, COPY_FROM_GRID],
     "reads_input": [COPY_FROM_INPUT, COPY_INPUT],
 }
-_TABLE = sum(
-    np.isin(np.arange(len(NAMES)), list(operations)).astype(np.int32) << bit
-    for bit, operations in enumerate(_TRAITS.values())
-)
 _STEP = np.zeros((len(NAMES), 2), np.int32)
 _STEP[[UP, DOWN, RIGHT, LEFT]] = [(-1, 0), (1, 0), (0, 1), (0, -1)]
 
@@ -169,19 +153,16 @@ def apply(
     objects: ObjectState,
     operation: Array,
     selection: Selection,
-    valid: Array,
     pair: Array,
     tasks: TaskBuffer,
 ) -> tuple[Canvas, ObjectState]:
-    """One operation (B,) on each of B worlds; where not `valid` (B,), and for `submit`, nothing.
+    """One operation (B,) on each of B worlds; `submit` does nothing.
 
-    `pair` (B,) tells where the input is.
+    The operations and selections must be valid; `pair` (B,) tells where the input is.
     """
-    operation = jnp.where(valid, operation, SUBMIT)
     grid, clipboard = canvas.grid, canvas.clipboard
     words = grid.shape[-1]
-    bits = jnp.asarray(_TABLE)[operation]
-    has = {name: ((bits >> bit) & 1).astype(bool) for bit, name in enumerate(_TRAITS)}
+    has = traits_of(operation, _TRAITS)
     pastes, whole = operation == PASTE, operation == COPY_INPUT
 
     def wide(flags: Array) -> Array:
@@ -209,7 +190,7 @@ def apply(
     target = (zero, zero, has["flips_rows"], has["flips_columns"])
     patch = planes.place(source, origin, *target)
 
-    def dear(args):
+    def transposed_or_input(args):
         """The same, turned over the diagonal, or out of the input."""
         source, kept, origin, target, pair, reads_input = args
         read = jnp.concatenate([tasks.grids[pair, 0] & kept[:, None], kept[:, None]], 1)
@@ -222,7 +203,7 @@ def apply(
     kept = jnp.where(whole[:, None], everything, selected)
     patch = update_chosen(
         has["turns"] | has["reads_input"],
-        dear,
+        transposed_or_input,
         patch,
         (source, kept, origin, target, pair, has["reads_input"]),
         SOURCE_CHUNK,

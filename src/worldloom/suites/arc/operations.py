@@ -6,10 +6,11 @@ Every operation is one instance of
     grid  = (grid & ~lifted & ~covered) | drawn
 
 and what differs is data: a row of a table and a few numbers for each world. So a batch in which
-every world does something else costs one pass, not one pass for each operation. What is dear and
+every world does something else costs one pass, not one pass for each operation. What is costly and
 seldom (transposing, fetching the input, flood fill) is done for the worlds that ask for it only.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -48,33 +49,15 @@ NAMES = (
     "paste without 0",
 )
 
-FILL, FLOOD = 0, 10  # the first of ten each
-(
-    UP,
-    DOWN,
-    LEFT,
-    RIGHT,
-    CLOCKWISE,
-    COUNTER_CLOCKWISE,
-    FLIP_COLUMNS,
-    FLIP_ROWS,
-    COPY,
-    PASTE,
-    CUT,
-    CLEAR,
-    COPY_INPUT,
-    RESIZE,
-    SUBMIT,
-    ROTATE_180,
-    TRANSPOSE,
-    ANTI_TRANSPOSE,
-    CROP,
-    UNDO,
-    PASTE_NONZERO,
-) = range(20, 41)
+Traits = Mapping[str, Sequence[int]]  # what operations do: which of them do it
 
-# What an operation does, as bits of one table: a batch looks it up once.
-_TRAITS = {
+FLOOD = 10  # the first of ten, after ten fills
+UP, DOWN, LEFT, RIGHT, CLOCKWISE, COUNTER_CLOCKWISE, FLIP_COLUMNS, FLIP_ROWS = range(20, 28)
+COPY, PASTE, CUT, CLEAR, COPY_INPUT, RESIZE, SUBMIT = range(28, 35)
+ROTATE_180, TRANSPOSE, ANTI_TRANSPOSE, CROP, UNDO, PASTE_NONZERO = range(35, 41)
+NOWHERE = (COPY_INPUT, SUBMIT, UNDO)  # operations that do not look at the selection
+
+_TRAITS: Traits = {
     "paints": [*range(10), CUT, CLEAR],  # one colour, 0 for cut and clear, over the selection
     "object": [*range(UP, COPY), ROTATE_180, TRANSPOSE, ANTI_TRANSPOSE],  # lifts, then draws
     "transposed": [CLOCKWISE, COUNTER_CLOCKWISE, TRANSPOSE, ANTI_TRANSPOSE],
@@ -85,10 +68,6 @@ _TRAITS = {
     "to_origin": [COPY, CUT, CROP],
     "replaces": [COPY_INPUT, CROP],  # the whole grid
 }
-_TABLE = sum(
-    np.isin(np.arange(NUM_EXTENDED_OPERATIONS), list(operations)).astype(np.int32) << bit
-    for bit, operations in enumerate(_TRAITS.values())
-)
 
 # The same as words of all bits or none, for what is chosen cell by cell. A choice by a flag that is
 # the same for all words of a plane makes LLVM write the loop once for each combination of flags.
@@ -118,6 +97,15 @@ class Canvas(NamedTuple):
     clipboard_size: Array  # (B, 2)
 
 
+def traits_of(operation: Array, traits: Traits) -> dict[str, Array]:
+    """Whether each operation (B,) does it, by trait: bits of one table, looked up once."""
+    numbers = np.arange(NUM_EXTENDED_OPERATIONS)
+    rows = [np.isin(numbers, chosen).astype(np.int32) for chosen in traits.values()]
+    table = sum(row << bit for bit, row in enumerate(rows))
+    bits = jnp.asarray(table)[operation]
+    return {name: ((bits >> bit) & 1).astype(bool) for bit, name in enumerate(traits)}
+
+
 def flooded(grid: Array, seed: Array, within: Array, colour: Array) -> Array:
     """The grids (n, 4, S) with the region of the one cell in the plane `seed` (n, S) filled.
 
@@ -144,9 +132,7 @@ def edit(
     grid, clipboard = canvas.grid, canvas.clipboard
     words = grid.shape[-1]
     height, width = canvas.size[:, 0], canvas.size[:, 1]
-    bits = jnp.asarray(_TABLE)[operation]
-    has = {name: ((bits >> bit) & 1).astype(bool) for bit, name in enumerate(_TRAITS)}
-
+    has = traits_of(operation, _TRAITS)
     masks = jnp.asarray(_MASKS)[operation]
     on = {name: masks[:, i, None] for i, name in enumerate(_MASKED)}  # (B, 1), for planes
 
@@ -177,7 +163,7 @@ def edit(
     target = (top, left, has["flips_rows"], has["flips_columns"])
     moved = planes.place(source, origin, *target)
 
-    def dear(args):
+    def transposed_or_input(args):
         """The same, turned over the diagonal, or the whole input."""
         source, origin, target, pair, from_input = args
         turned = Box(origin.left, origin.top, origin.right, origin.bottom)
@@ -187,7 +173,7 @@ def edit(
     from_input = operation == COPY_INPUT
     moved = update_chosen(
         has["transposed"] | from_input,
-        dear,
+        transposed_or_input,
         moved,
         (source, origin, target, pair, from_input),
         SOURCE_CHUNK,
@@ -216,9 +202,9 @@ def edit(
     crops = (operation == CROP) & some
     resizes = (operation == RESIZE) & ~selection.empty
     input_size = tasks.sizes[pair, 0]
-    asked = jnp.stack([selection.box.bottom + 1, selection.box.right + 1], -1)
+    resized = jnp.stack([selection.box.bottom + 1, selection.box.right + 1], -1)
     cropped = jnp.stack([box.height, box.width], -1)
-    size = jnp.where(resizes[:, None], asked, canvas.size)
+    size = jnp.where(resizes[:, None], resized, canvas.size)
     size = jnp.where(crops[:, None], cropped, size)
     size = jnp.where(from_input[:, None], input_size, size)
     within = planes.area(size[:, 0], size[:, 1], words)

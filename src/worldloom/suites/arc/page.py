@@ -8,18 +8,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worldloom.report import page, run_page
 from worldloom.report.axes import number
 from worldloom.report.plots import Series, line_chart
 from worldloom.report.run_page import thin
 from worldloom.report.runs import Run, column, is_number, read_run
-from worldloom.report.svg import chart, color
-from worldloom.suites.arc.draw import Shot, episode_svg
+from worldloom.report.svg import color
+from worldloom.suites.arc.draw import Shot, episode_picture
 from worldloom.suites.arc.sheet import arrow, beside, cells
-from worldloom.suites.arc.tasks import Task
-from worldloom.suites.arc.taskset import read_tasks
+from worldloom.suites.arc.tasks import Task, read_tasks
 from worldloom.suites.arc.types import Rules
 
 EPISODES_FILE = "episodes.json"
@@ -27,15 +24,11 @@ TASKS_FILE = "tasks.json"  # a run's own copy of its tasks
 _CELLS = 60_000  # drawn in the table of tasks at most: about a megabyte
 _SIDE = 60  # pixels of a grid in that table
 
+_KINDS = {"pairs": "pairs", "tasks": "tasks", "pass_at_1": "pass@1", "pass_at_k": "pass@k"}
 _RATES = {  # of an evaluation, as columns for people
-    "demo_pairs": "demo pairs",
-    "demo_tasks": "demo tasks",
-    "demo_pass_at_1": "demo pass@1",
-    "demo_pass_at_k": "demo pass@k",
-    "test_pairs": "test pairs",
-    "test_tasks": "test tasks",
-    "test_pass_at_1": "test pass@1",
-    "test_pass_at_k": "test pass@k",
+    f"{group}_{kind}": f"{group} {name}"
+    for group in ("demo", "test")
+    for kind, name in _KINDS.items()
 }
 
 
@@ -53,7 +46,10 @@ def write_report(folder: str | Path) -> Path:
         tasks, name, missing = {}, str(run.settings.get("tasks")), [str(error)]
     if not (run.path / EPISODES_FILE).is_file():
         missing.append(f"There are no recorded episodes ({EPISODES_FILE}).")
-    rows = _task_rows(run.path)
+    rows: list[dict[str, str]] = []
+    if (run.path / "tasks.csv").is_file():
+        text = (run.path / "tasks.csv").read_text(encoding="utf-8", errors="replace")
+        rows = list(csv.DictReader(text.splitlines()))
     return run_page.write_page(
         run,
         hero=_hero(run, rows),
@@ -69,19 +65,14 @@ def write_report(folder: str | Path) -> Path:
     )
 
 
-# What is there -----------------------------------------------------------------------------------
-
-
-def _task_rows(folder: Path) -> list[dict[str, str]]:
-    path = folder / "tasks.csv"
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        return list(csv.DictReader(file))
-
-
 def _percent(value: Any) -> float | None:
     return 100.0 * value if is_number(value) else None
+
+
+def _references(run: Run) -> dict[str, Any]:
+    """The rates of agents that learn nothing, by name."""
+    given = run.about.get("references")
+    return given if isinstance(given, dict) else {}
 
 
 def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> str:
@@ -97,45 +88,39 @@ def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> str:
             value = _percent(last.get(f"{group}_pairs"))
             shown = "none" if value is None else number(value)
             items.append((name, shown, "%", "; ".join(below)))
-    times = [fact for fact in run_page.facts(run) if fact[0] not in ("greedy score",)]
+    times = [fact for fact in run_page.facts(run) if fact[0] != "greedy score"]
     return run_page.hero([*items, *times])
-
-
-# Charts ------------------------------------------------------------------------------------------
-
-
-def _references(run: Run) -> list[tuple[str, float]]:
-    given = run.about.get("references")
-    named = given.items() if isinstance(given, dict) else ()
-    rates = [(name, _percent(rates.get("demo_pairs"))) for name, rates in named]
-    return [(f"{name}, demonstrations", rate) for name, rate in rates if rate is not None]
 
 
 def _learning(run: Run) -> str:
     if not (run.metrics or run.evals):
         return ""
-    demos = [_percent(value) for value in column(run.evals, "demo_pairs")]
-    tests = [_percent(value) for value in column(run.evals, "test_pairs")]
-    solved = thin(run.column("steps"), [_percent(x) for x in run.column("solved")])
-    returns = thin(run.column("steps"), run.column("return"))
 
     def greedy(x: str, extra: str = "") -> list[Series]:
-        named = (("demonstrations", demos), ("test pairs", tests))
+        columns = {"demonstrations": "demo_pairs", "test pairs": "test_pairs"}
         return [
-            Series(name + extra, column(run.evals, x), y, color=color(i), dots=True)
-            for i, (name, y) in enumerate(named)
+            Series(
+                name + extra,
+                column(run.evals, x),
+                [_percent(value) for value in column(run.evals, rate)],
+                color=color(i),
+                dots=True,
+            )
+            for i, (name, rate) in enumerate(columns.items())
         ]
+
+    solved = thin(run.column("steps"), [_percent(x) for x in run.column("solved")])
+    lines = [*greedy("steps", ", greedy")]
+    lines.append(Series("training episodes", *solved, color=color(2), faint=True))
+    rates = {name: _percent(rate.get("demo_pairs")) for name, rate in _references(run).items()}
 
     def draw(width: int) -> str:
         return line_chart(
-            [
-                *greedy("steps", ", greedy"),
-                Series("training episodes", *solved, color=color(2), faint=True),
-            ],
+            lines,
             title="Learning curve",
             x_label="steps",
             y_label="% solved",
-            references=_references(run),
+            references=[(f"{n}, demonstrations", r) for n, r in rates.items() if r is not None],
             include_zero=True,
             width=width,
             height=340 if width > page.HALF else 300,
@@ -150,6 +135,7 @@ def _learning(run: Run) -> str:
         width=page.HALF,
         height=260,
     )
+    returns = thin(run.column("steps"), run.column("return"))
     by_step = line_chart(
         [Series("return", *returns, color=color(2))],
         title="Return",
@@ -165,20 +151,16 @@ def _learning(run: Run) -> str:
     return page.section("Learning", page.figure(draw, caption), page.pairs([by_time, by_step]))
 
 
-# Tables ------------------------------------------------------------------------------------------
-
-
 def _scores(run: Run) -> str:
     """Every rate of the last evaluation, beside those of agents that learn nothing."""
-    given = run.about.get("references")
-    agents = dict(given) if isinstance(given, dict) else {}
+    agents = _references(run)
     if run.evals:
         agents = {str(run.settings.get("algo")): run.evals[-1]} | agents
     if not agents:
         return ""
     names = [name for name in _RATES if any(name in rates for rates in agents.values())]
     k = run.evals[-1].get("k") if run.evals else None
-    head = ["% solved", *(_RATES[name].replace("@k", f"@{k}") for name in names)]
+    head = ["agent", *(_RATES[name].replace("@k", f"@{k}") for name in names)]
     rows = [[agent, *(_percent(rates.get(n)) for n in names)] for agent, rates in agents.items()]
     text = (
         "Pairs: the share that is solved. Tasks: the share of tasks all of whose pairs are. "
@@ -198,30 +180,31 @@ def _tasks(rows: Sequence[Mapping[str, str]], tasks: Mapping[str, Task], run: Ru
     if not rows:
         return ""
     k = run.evals[-1].get("k") if run.evals else 0
-    head = ["task", "first demonstration", "demonstrations", "test pairs", "steps"]
     lines, drawn = [], 0
     for row in rows:
         task, picture = tasks.get(row.get("task", "")), ""
         if task is not None and drawn < _CELLS:
-            pair = task.demos[0]
-            drawn += pair.input.size + pair.output.size
-            picture = _small(pair.input, pair.output, task.name)
-        name = escape(row.get("task", ""))
+            grids = task.grids[:2]
+            drawn += sum(grid.size for grid in grids)
+            cell = max(1, min(12, _SIDE // max(max(grid.shape) for grid in grids)))
+            before, after = (cells(grid, cell) for grid in grids)
+            demonstration = beside([before, arrow(16), after], 8, middle=True)
+            picture = demonstration.svg(f"first demonstration of {task.name}", margin=1)
         mark = " ✓" if row.get("solved") == "True" else ""
-        counts = []
+        values = [picture]
         for group in ("demos", "tests"):
             text = f"{row.get(f'{group}_solved')} of {row.get(group)}"
             if k and row.get(f"{group}_solved_in_k"):
                 text += f'<br><span class="soft">{row[f"{group}_solved_in_k"]} in {k} tries</span>'
-            counts.append(text)
-        steps = row.get("steps") or ""
-        values = [f"{name}<strong>{mark}</strong>", picture, *counts, steps[:4]]
+            values.append(text)
+        values.append((row.get("steps") or "")[:4])
         # Names break anywhere, and so leave the room that counts need to stay in one piece.
-        wraps = ["overflow-wrap:anywhere;min-width:7rem", *["white-space:nowrap"] * 4]
-        columns = zip(wraps, values, strict=True)
-        shown = "".join(f'<td style="{wrap}">{value}</td>' for wrap, value in columns)
-        lines.append(f"<tr>{shown}</tr>")
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+        name = f"{escape(row.get('task', ''))}<strong>{mark}</strong>"
+        first = f'<td style="overflow-wrap:anywhere;min-width:7rem">{name}</td>'
+        others = (f'<td style="white-space:nowrap">{value}</td>' for value in values)
+        lines.append(f"<tr>{first}{''.join(others)}</tr>")
+    head = ("task", "first demonstration", "demonstrations", "test pairs", "steps")
+    top = "".join(f"<th>{name}</th>" for name in head)
     table = (
         f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}'
         "</tbody></table></div>"
@@ -233,23 +216,13 @@ def _tasks(rows: Sequence[Mapping[str, str]], tasks: Mapping[str, Task], run: Ru
     return page.section("Task by task", table, text=text)
 
 
-def _small(before: np.ndarray, after: np.ndarray, name: str) -> str:
-    cell = max(1, min(12, _SIDE // max(*before.shape, *after.shape)))
-    block = beside([cells(before, cell), arrow(16), cells(after, cell)], 8, "middle")
-    marks = [mark.svg() for mark in block.moved(1, 1)]
-    return chart(marks, block.width + 2, block.height + 2, f"first demonstration of {name}")
-
-
-# Episodes ----------------------------------------------------------------------------------------
-
-
 def _episodes(run: Run) -> str:
     """Recorded episodes, drawn from input to answer."""
     path = run.path / EPISODES_FILE
     if not path.is_file():
         return ""
+    rules = (run.settings.get("world") or {}).get("rules", "edit")
     try:
-        rules = (run.settings.get("world") or {}).get("rules", "edit")
         episodes = json.loads(path.read_text(encoding="utf-8"))
         drawn = [_episode(episode, rules) for episode in episodes]
     except (ValueError, KeyError, TypeError) as error:
@@ -259,27 +232,12 @@ def _episodes(run: Run) -> str:
 
 
 def _episode(episode: Mapping[str, Any], rules: Rules) -> str:
-    shots = [_shot(shot, rules) for shot in episode["shots"]]
+    options = {name: episode[name] for name in ("input", "target", "solved")}
+    shots = [Shot(**shot) for shot in episode["shots"]]
     title = f"{episode['task']}, {episode['pair']}"
 
     def draw(width: int) -> str:
-        return episode_svg(
-            shots,
-            input=np.array(episode["input"]),
-            target=np.array(episode["target"]),
-            solved=bool(episode["solved"]),
-            title=title,
-            width=width,
-            limit=16,
-        )
+        picture = episode_picture(shots, **options, title=title, rules=rules, width=width, limit=16)
+        return picture.svg(title)
 
     return page.figure(draw)
-
-
-def _shot(plain: Mapping[str, Any], rules: Rules) -> Shot:
-    grid, selected = np.array(plain["grid"], int), None
-    if plain["cells"] is not None:
-        points = np.array(plain["cells"], int).reshape(-1, 2)
-        selected = np.zeros(np.maximum(grid.shape, points.max(axis=0, initial=0) + 1), bool)
-        selected[points[:, 0], points[:, 1]] = True
-    return Shot(grid, plain["operation"], selected, plain["valid"], rules)

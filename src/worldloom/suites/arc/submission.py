@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.core.files import write_text
-from worldloom.suites.arc.tasks import read_grid
-from worldloom.suites.arc.taskset import TaskSet, nearest
+from worldloom.suites.arc.tasks import TaskSet, is_list, nearest, read_grid
 
 ATTEMPTS = ("attempt_1", "attempt_2")
 
@@ -37,7 +36,7 @@ def write_submission(
     content = {}
     for task_id, answers in predictions.items():
         where = f"submission: task {task_id}"
-        if not isinstance(answers, Sequence) or isinstance(answers, str) or not answers:
+        if not is_list(answers) or not answers:
             raise ValueError(f"{where}: give a list with the attempts for each test input")
         content[task_id] = [
             _read_attempts(answer, f"{where}, test {i}") for i, answer in enumerate(answers)
@@ -50,11 +49,10 @@ def write_submission(
 
 def _read_attempts(answer: Any, where: str) -> dict[str, list[list[int]]]:
     if isinstance(answer, Mapping):
-        unknown = [name for name in answer if name not in ATTEMPTS]
-        if unknown or ATTEMPTS[0] not in answer:
+        if ATTEMPTS[0] not in answer or set(answer) - set(ATTEMPTS):
             raise ValueError(f"{where}: the attempts are {' and '.join(ATTEMPTS)}, not {[*answer]}")
         grids = [answer[name] for name in ATTEMPTS if name in answer]
-    elif isinstance(answer, Sequence) and not isinstance(answer, str):
+    elif is_list(answer):
         grids = list(answer)
     else:
         raise ValueError(f"{where}: give a list of one or two grids, not {type(answer).__name__}")

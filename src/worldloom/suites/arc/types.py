@@ -1,23 +1,4 @@
-"""State, configuration, actions and answers of the ARC worlds, in one place.
-
-**One world's state** (`ArcState`) is about 1 KB with 30x30 grids:
-
-| field | type | meaning |
-|---|---|---|
-| grid | uint32 (4, S) | the working grid as bit-planes (see `planes`) |
-| size | int32 (2,) | height and width of its active area, at the canvas's top left |
-| clipboard, clipboard_size | as above | (0, 0) while nothing has been copied |
-| pair | int32 () | row of the task buffer that holds the input and the target |
-| step_count | int32 () | steps taken in this episode |
-| trials | int32 () | submissions left; negative: as many as one likes |
-| similarity | float32 () | of the working grid to the target |
-| solved | bool () | a correct grid has been submitted |
-| operation_mask | bool (N,) | what this world allows |
-| tasks_id | uint32 () | which buffer `pair` points into |
-| undo, objects | None, or more planes | only with extended operations, only under "o2arc" |
-
-Input and target are not in the state: they are read from `ArcConfig.tasks`.
-"""
+"""State, configuration, actions and answers of the ARC worlds, in one place."""
 
 from typing import Literal
 
@@ -30,21 +11,20 @@ Rules = Literal["edit", "o2arc"]
 Start = Literal["input", "blank", "target_blank", "curriculum"]
 NUM_OPERATIONS = 35
 NUM_EXTENDED_OPERATIONS = 41
-RULES = ("edit", "o2arc")
-STARTS = ("input", "blank", "target_blank", "curriculum")
-# The ten colours of ARC as its players know them, in red, green and blue.
-PALETTE: tuple[tuple[int, int, int], ...] = (
-    (0, 0, 0),  # 0 black, the background
-    (30, 147, 255),  # 1 blue
-    (249, 60, 49),  # 2 red
-    (79, 204, 48),  # 3 green
-    (255, 220, 0),  # 4 yellow
-    (153, 153, 153),  # 5 grey
-    (229, 58, 163),  # 6 magenta
-    (255, 133, 27),  # 7 orange
-    (135, 216, 241),  # 8 sky
-    (146, 18, 49),  # 9 maroon
-)
+# The ten colours of ARC as its players know them; 0 is the background.
+COLORS = {
+    "black": "#000000",
+    "blue": "#1e93ff",
+    "red": "#f93c31",
+    "green": "#4fcc30",
+    "yellow": "#ffdc00",
+    "grey": "#999999",
+    "magenta": "#e53aa3",
+    "orange": "#ff851b",
+    "sky": "#87d8f1",
+    "maroon": "#921231",
+}
+COLOR_NAMES, PALETTE = tuple(COLORS), tuple(COLORS.values())
 
 
 class TaskBuffer(struct.PyTreeNode):
@@ -106,21 +86,24 @@ class ArcConfig(struct.PyTreeNode):
 
 
 class ArcState(struct.PyTreeNode):
-    """One world, or a batch of them on a leading axis; see the table above."""
+    """One world, or a batch of them on a leading axis: about 1 KB each with 30x30 grids.
 
-    grid: Array
-    size: Array
-    clipboard: Array
-    clipboard_size: Array
-    pair: Array
-    step_count: Array
-    trials: Array
-    similarity: Array
-    solved: Array
-    operation_mask: Array
-    tasks_id: Array
-    undo: PyTree = None
-    objects: PyTree = None
+    Input and target are not in it: they are read from `ArcConfig.tasks`.
+    """
+
+    grid: Array  # uint32 (4, S): the working grid as bit-planes (see `planes`)
+    size: Array  # int32 (2,): height and width of its active area, at the canvas's top left
+    clipboard: Array  # uint32 (4, S)
+    clipboard_size: Array  # int32 (2,): (0, 0) while nothing has been copied
+    pair: Array  # int32 (): row of the task buffer that holds the input and the target
+    step_count: Array  # int32 (): steps taken in this episode
+    trials: Array  # int32 (): submissions left; negative: as many as one likes
+    similarity: Array  # float32 (): of the working grid to the target
+    solved: Array  # bool (): a correct grid has been submitted
+    operation_mask: Array  # bool (N,): what this world allows
+    tasks_id: Array  # uint32 (): which buffer `pair` points into
+    undo: PyTree = None  # grid and size before the last step, with extended operations only
+    objects: PyTree = None  # `o2arc.ObjectState`, under "o2arc" only
 
 
 class Observation(struct.PyTreeNode):

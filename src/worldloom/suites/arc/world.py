@@ -17,19 +17,19 @@ from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict, Discrete, Space
 from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, Key, PyTree, TimeStep
-from worldloom.suites.arc import o2arc, planes
+from worldloom.report.colors import rgb
+from worldloom.suites.arc import planes
 from worldloom.suites.arc.actions import as_action
-from worldloom.suites.arc.config import make_config
 from worldloom.suites.arc.environment import (
+    NAMES,
+    make_config,
     reset_world,
     reset_worlds,
     step_world,
     step_worlds,
 )
-from worldloom.suites.arc.operations import NAMES
 from worldloom.suites.arc.sources import load
-from worldloom.suites.arc.tasks import Task
-from worldloom.suites.arc.taskset import TaskSet
+from worldloom.suites.arc.tasks import Task, TaskSet
 from worldloom.suites.arc.types import (
     PALETTE,
     Action,
@@ -49,12 +49,7 @@ _OUTSIDE = (64, 64, 64)  # of the canvas around the active area
 _CELL = 8  # pixels on a side
 
 
-def world(
-    tasks: Tasks,
-    *,
-    action: ActionForm = "point",
-    **options: Any,
-) -> "ArcWorld":
+def world(tasks: Tasks, *, action: ActionForm = "point", **options: Any) -> "ArcWorld":
     """The world of these tasks; the options are those of `make_config`.
 
     `action` is the form of the actions: "point" (or "flat", the same: one integer, operation *
@@ -134,7 +129,7 @@ class ArcWorld:
     def describe(self) -> dict[str, Any]:
         """Static facts, for tables."""
         height, width = self.config.grid_shape
-        names = NAMES if self.config.rules == "edit" else o2arc.NAMES
+        names = NAMES[self.config.rules]
         allowed = np.flatnonzero(np.asarray(self.config.operation_mask)).tolist()
         return {
             "name": "arc",
@@ -198,35 +193,27 @@ def action_space(config: ArcConfig, form: ActionForm) -> Space:
 
 def observation_space(config: ArcConfig) -> Dict:
     """The fields of `Observation` under their names."""
-    shape, trials = config.grid_shape, int(config.max_trials)
-    grid = Box(0, 9, shape, "int8")
-    size = Box(0, max(shape), (2,), "int32")
-    fields: list[tuple[str, Space]] = [
-        ("grid", grid),
-        ("size", size),
-        ("input", grid),
-        ("input_size", size),
-        ("clipboard", grid),
-        ("clipboard_size", size),
-        ("step_count", Box(0, int(config.max_steps), (), "int32")),
-        ("trials", Box(min(-1, trials), max(1, trials), (), "int32")),
-        ("operation_mask", Box(0, 1, (config.num_operations,), "bool")),
-    ]
-    if config.demonstrations:
-        count = config.demonstrations
-        grids = Box(0, 9, (count, *shape), "int8")
-        sizes = Box(0, max(shape), (count, 2), "int32")
-        shown = (
-            ("input", grids),
-            ("input_size", sizes),
-            ("output", grids),
-            ("output_size", sizes),
-            ("present", Box(0, 1, (count,), "bool")),
-        )
-        fields.append(("demonstrations", Dict(shown)))
+    shape, trials, count = config.grid_shape, int(config.max_trials), config.demonstrations
+
+    def sized(name: str, size: str, lead: tuple[int, ...] = ()) -> dict[str, Space]:
+        sizes = Box(0, max(shape), (*lead, 2), "int32")
+        return {name: Box(0, 9, (*lead, *shape), "int8"), size: sizes}
+
+    fields: dict[str, Space] = {
+        **sized("grid", "size"),
+        **sized("input", "input_size"),
+        **sized("clipboard", "clipboard_size"),
+        "step_count": Box(0, int(config.max_steps), (), "int32"),
+        "trials": Box(min(-1, trials), max(1, trials), (), "int32"),
+        "operation_mask": Box(0, 1, (config.num_operations,), "bool"),
+    }
+    if count:
+        pairs = sized("input", "input_size", (count,)) | sized("output", "output_size", (count,))
+        present = Box(0, 1, (count,), "bool")
+        fields["demonstrations"] = Dict((*pairs.items(), ("present", present)))
     if config.rules == "o2arc":
-        fields.append(("selected", Box(0, 1, shape, "bool")))
-    return Dict(tuple(fields))
+        fields["selected"] = Box(0, 1, shape, "bool")
+    return Dict(tuple(fields.items()))
 
 
 # Views -----------------------------------------------------------------------------------------
@@ -249,7 +236,7 @@ def text(state: ArcState, config: ArcConfig) -> str:
 def pixels(state: ArcState, config: ArcConfig) -> np.ndarray:
     """The canvas as a picture uint8 (8 H, 8 W, 3); what lies outside the active area is grey."""
     grid, (height, width) = _cells(state, config)
-    picture = np.array(PALETTE, np.uint8)[grid]
+    picture = np.array([rgb(color) for color in PALETTE], np.uint8)[grid]
     picture[height:] = _OUTSIDE
     picture[:, width:] = _OUTSIDE
     return picture.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
