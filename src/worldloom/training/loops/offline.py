@@ -21,10 +21,11 @@ from worldloom.nn.networks import concatenate
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import Dataset
 from worldloom.training.loops.summary import is_finite
+from worldloom.training.trainer import Loop
 
 
 @dataclass(frozen=True)
-class OfflineLoop:
+class OfflineLoop(Loop):
     """The offline loop of one algorithm, as pure functions.
 
     An iteration is `updates_per_iteration` updates from `batch_size` rows each. `mesh` spreads the
