@@ -45,19 +45,6 @@ def split_processor(num_devices: int) -> None:
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
-def shard_leading(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Every leaf split over the mesh along its first axis."""
-    count = mesh.devices.size
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        shape = jnp.shape(leaf)
-        if not shape or shape[0] % count:
-            raise ValueError(
-                f"shard_leading: leaf {jax.tree_util.keystr(path)!r} of shape {shape} does not "
-                f"split over {count} devices; its first axis must be a multiple of that"
-            )
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(BATCH_AXIS)))
-
-
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     """Every leaf copied to every device of the mesh."""
     return place(tree, mesh, PartitionSpec())
@@ -131,8 +118,8 @@ def _from_variables() -> tuple[str, int, int] | tuple[None, None, None]:
         return None, None, None
     if address and count and place and count.isdigit() and place.isdigit():
         return address, int(count), int(place)
-    told = f"{VARIABLES[0]}={address}, {VARIABLES[1]}={count}, {VARIABLES[2]}={place}"
-    raise ValueError(f"{told}: set all three, the last two to numbers, or neither of these two")
+    given = f"{VARIABLES[0]}={address}, {VARIABLES[1]}={count}, {VARIABLES[2]}={place}"
+    raise ValueError(f"{given}: set all three, the last two to numbers, or neither of these two")
 
 
 def _scheduled() -> bool:
