@@ -231,7 +231,8 @@ def test_flags_go_before_a_file_and_a_file_before_a_preset(tmp_path):
     ("text", "message"),
     [
         ("- 1\n", "it must hold settings by name"),
-        ("a: [", "run.yaml: while parsing"),
+        ("a: [", "run.yaml: not a YAML file: while parsing"),
+        ("env: tag\nsteps: 1\nsteps: 2\n", "steps is written twice"),
         ("steps: 3\n", "name a world first"),
         ("env: treasurehunt\nworld: 3\n", "world=3; it must hold names"),
         ("env: treasurehunt\nstep: 3\n", "no setting 'step'; did you mean 'steps'"),

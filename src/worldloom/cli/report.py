@@ -10,14 +10,15 @@ import tyro
 from worldloom import suites
 from worldloom.core.lazy import resolve
 from worldloom.training.arguments import parse
-from worldloom.training.run import read_header
+from worldloom.training.config import read_header
+from worldloom.training.console import print_json
 
 KNOWN = "name a run folder, or a JSON file of `worldloom compare`, `bench` or `sweep`"
 
 
 @dataclass
 class Report:
-    """The arguments of `worldloom report`."""
+    """write the page of a run, comparison or sweep"""
 
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
     """A run folder, or a JSON file of `compare`, `bench` or `sweep`."""
@@ -27,11 +28,9 @@ class Report:
 
 def command(argv: list[str]) -> int:
     """Writes the page, and says where."""
-    args = parse(Report, argv, "worldloom report", "write the page of a run, comparison or sweep")
+    args = parse(Report, argv)
     page = write_page(args.target)
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json({"report": str(page)})
     else:
         print(f"written to {page}")

@@ -1,13 +1,12 @@
 """The settings of a run as commands read them: a world, a file, a run, and flags on top."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 from worldloom import algos, suites
-from worldloom.training.config import TrainConfig, make_config, merge, nest
+from worldloom.core.yaml_nodes import parse_yaml, read_text
+from worldloom.training.config import TrainConfig, make_config, merge, nest, read_header
 from worldloom.training.options import (
     Schema,
     flags_of,
@@ -34,18 +33,19 @@ class Request:
         return make_config(self.suite, self.given)
 
 
-def split_flags(argv: Sequence[str], kind: type[Flags]) -> tuple[Flags, list[str]]:
-    """The command's own flags, a dataclass of type `kind`, and what is left: settings."""
+def split_flags(argv: Sequence[str], kind: type[Flags]) -> tuple[str | None, Flags, list[str]]:
+    """What is named first, the command's own flags, a dataclass of type `kind`, and settings."""
+    named = None if not argv or argv[0].startswith("-") else argv[0]
     own = {f.name.replace("_", "-"): f for f in fields(kind)}  # pyright: ignore[reportArgumentType]
     values, settings = {}, []
-    for flag, words in flags_of(argv):
+    for flag, words in flags_of(argv[named is not None :]):
         name = flag.removeprefix("--")
         name = name if name in own else name.removeprefix("no-")
         if name in own:
             values[own[name].name] = read_value(flag, words, own[name].type)
         else:
             settings += [flag, *words]
-    return kind(**values), settings
+    return named, kind(**values), settings
 
 
 def read_request(
@@ -72,8 +72,6 @@ def read_request(
 
 def asked_devices(settings: Sequence[str], *, resume: str = "", config: str = "") -> int:
     """How many devices a run will ask for, found out without importing any world."""
-    from worldloom.training.run import read_header
-
     base = read_header(resume)["config"] if resume else _read_yaml(config) if config else {}
     given = [words for flag, words in flags_of(settings) if flag == "--devices"]
     return read_value("--devices", given[-1], int) if given else int(base.get("devices", 1))
@@ -82,8 +80,6 @@ def asked_devices(settings: Sequence[str], *, resume: str = "", config: str = ""
 def _starting_point(
     named: str | None, resume: str, config: str, preset: str, world: Mapping[str, Any]
 ) -> tuple[Suite, str, dict[str, Any]]:
-    from worldloom.training.run import read_header
-
     if resume:
         header = read_header(resume)
         kept = header["config"]
@@ -105,18 +101,11 @@ def _starting_point(
 
 
 def _read_yaml(path: str) -> dict[str, Any]:
-    """Settings in a file, nested; numbers such as 1e6, too, which YAML takes for text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    number = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    """Settings in a file, nested."""
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"--config {path}: {' '.join(str(error).split())}") from error
+        content = parse_yaml(read_text(path), path).value
+    except ValueError as error:
+        raise ValueError(f"--config {error}") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"--config {path}: it must hold settings by name, not {content!r}")
     settings = nest(content)

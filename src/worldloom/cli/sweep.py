@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worldloom.cli.settings import flag_help, read_request, split_flags
+from worldloom.training.console import print_json, table
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ def command(argv: list[str]) -> int:
     if not argv or "--help" in argv or "-h" in argv:
         print(f"{USAGE}\n\n{flag_help(Flags)}")
         return 0
-    named = None if argv[0].startswith("-") else argv[0]
-    flags, settings = split_flags(argv[named is not None :], Flags)
+    named, flags, settings = split_flags(argv, Flags)
     from worldloom.cli.report import write_page
     from worldloom.training.sweep import parse_grid, sweep
 
@@ -42,12 +42,8 @@ def command(argv: list[str]) -> int:
     rows, path = sweep(asked.suite, asked.given, grid, flags.seeds, Path(flags.out), line)
     page = write_page(path)
     if flags.json:
-        from worldloom.cli.output import print_json
-
         print_json({"results": rows, "file": str(path), "report": str(page)})
         return 0
-    from worldloom.training.console import table
-
     table(
         f"sweep of {asked.given['env']}: score over {flags.seeds} seeds",
         ["settings", "mean", "stderr", "worst seed", "seconds"],

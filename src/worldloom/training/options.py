@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from worldloom import algos
 from worldloom.core.names import suggest
+from worldloom.training.arguments import read_word
 from worldloom.training.config import (
     COMMON,
     FORMER_NAMES,
@@ -85,26 +86,26 @@ class Schema:
         parameters: Mapping[str, inspect.Parameter] | None,
         values: Mapping[str, Any] | None = None,
     ):
-        usual = merge(nest(suite.defaults(env, algo)), values or {})
         self.env, self.algo = env, algos.get(algo).name
         self._suite, self._parameters = suite, parameters
-        common = [o for o in options_of(TrainConfig) if o.name in COMMON]
         rules = suite.rules_of(env)
-        world = [] if rules is None else options_of(rules, "world.")
-        if rules is None and parameters is not None:
+        self.any_world_option = rules is None and parameters is None
+        if rules is not None:
+            world = options_of(rules, "world.")
+        else:
             world = [
                 Option(f"world.{n}", p.default, kind_of(p.annotation, p.default))
-                for n, p in parameters.items()
+                for n, p in (parameters or {}).items()
             ]
-        self.any_world_option = rules is None and parameters is None
-        self.groups = {
-            "common": [o for o in common if o.name not in ("env", "world")],
+        common = [name for name in COMMON if name not in ("env", "world")]
+        groups = {
+            "common": [o for o in options_of(TrainConfig) if o.name in common],
             f"{env} and its suite": options_of(suite.settings),
             "the world": world,
             self.algo: options_of(algos.get(algo).config, f"{self.algo}."),
         }
-        for title, options in self.groups.items():
-            self.groups[title] = [_with_default(option, usual) for option in options]
+        usual = merge(nest(suite.defaults(env, algo)), values or {})
+        self.groups = {t: [_with_default(o, usual) for o in group] for t, group in groups.items()}
         self.options = {o.name: o for group in self.groups.values() for o in group}
 
     def with_algorithm(self, algo: str) -> "Schema":
@@ -204,23 +205,6 @@ def read_value(flag: str, words: Sequence[str], kind: Any) -> Any:
     return convert(flag, word if is_text and not is_none else read_word(flag, word), kind)
 
 
-def read_word(flag: str, word: str) -> Any:
-    """A typed word as a number, true, false, none, or whatever else YAML takes it for."""
-    for number in (int, float):  # YAML takes 1e6 for text
-        try:
-            return number(word)
-        except ValueError:
-            continue
-    if word.lower() == "none":
-        return None
-    import yaml
-
-    try:
-        return yaml.safe_load(word)
-    except yaml.YAMLError:
-        raise ValueError(f"{flag}: {word!r} is not a value that YAML knows") from None
-
-
 # Help ------------------------------------------------------------------------------------------
 
 
@@ -242,10 +226,8 @@ def short_help(schema: Schema, width: int = 80) -> str:
 
 def long_help(schema: Schema) -> str:
     """Every option in a line of its own, with a few words about it where there are any."""
-    shown = {title: options for title, options in schema.groups.items() if options}
-    return "\n".join(
-        line for title, options in shown.items() for line in (title, *map(option_line, options))
-    )
+    groups = [(title, *map(option_line, group)) for title, group in schema.groups.items() if group]
+    return "\n".join(line for group in groups for line in group)
 
 
 def option_line(option: Option, width: int = 26) -> str:
