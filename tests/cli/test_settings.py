@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from worldloom import suites
 from worldloom.cli.main import main
-from worldloom.cli.settings import read_request
+from worldloom.cli.settings import Schema, flags_of, parse_settings, read_request, read_value
 from worldloom.training.config import make_config, nest
-from worldloom.training.options import Schema, flags_of, parse_settings, read_value
 
 SETTINGS = {
     "treasurehunt": {
@@ -86,7 +85,7 @@ def test_the_same_settings_make_the_same_run_however_they_are_written(tmp_path_f
 
 
 def schema(env="treasurehunt", algo="iqn") -> Schema:
-    return Schema(suites.suite_of(env), env, algo, suites.world_parameters(env))
+    return Schema(suites.suite_of(env), env, algo)
 
 
 @pytest.mark.parametrize(

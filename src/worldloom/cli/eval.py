@@ -72,7 +72,7 @@ def _play(named: str, others: list[str], flags: Flags) -> int:
         suite = target.suite
     else:
         asked = read_request(named, others)
-        suite, target = asked.suite, suites.make(named, **asked.config.world)
+        suite, target = asked.schema.suite, suites.make(named, **asked.config.world)
     if suite.play is None:
         raise ValueError(f"--human: {named} is not a world that people can play here")
     suite.play(target, flags.seed)

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from worldloom import algos, suites
-from worldloom.cli.settings import asked_devices, flag_help, read_request, split_flags
+from worldloom.cli.settings import (
+    Schema,
+    asked_devices,
+    flag_help,
+    long_help,
+    read_request,
+    short_help,
+    split_flags,
+)
 from worldloom.training.config import TrainConfig
 from worldloom.training.console import facts, print_json
-from worldloom.training.options import Schema, long_help, short_help
 from worldloom.training.suite import Suite
 
 
@@ -60,7 +67,7 @@ def command(argv: list[str]) -> int:
         import jax
 
         config = replace(config, devices=jax.device_count())
-    return _train(asked.suite, config, flags, shlex.join(["worldloom", "train", *argv]))
+    return _train(asked.schema.suite, config, flags, shlex.join(["worldloom", "train", *argv]))
 
 
 def _use_devices(flags: Flags, settings: list[str]) -> bool:

@@ -149,16 +149,16 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         return jnp.concatenate([state.past[i], now[None]])
 
     def apply_agent(key, state, i, action, params):
-        seen = observe_agent(state, i, params)
+        frames = observe_agent(state, i, params)
         new, reward = inner.apply_agent(key, state.inner, i, action, params)
-        return FrameStackState(new, state.past.at[i].set(seen[1:])), reward
+        return FrameStackState(new, state.past.at[i].set(frames[1:])), reward
 
     def apply_all(key, state, action, params):
         if spec.interleaved:
             return apply_in_order(made, key, state, action, params)
-        seen = observe_all(made, state, params)
+        frames = observe_all(made, state, params)
         new, reward = inner.apply_all(key, state.inner, action, params)
-        return FrameStackState(new, seen[:, 1:]), reward
+        return FrameStackState(new, frames[:, 1:]), reward
 
     def reset(key, params):
         past = jnp.zeros((spec.num_agents, num_frames - 1, *frame.shape), frame.dtype)

@@ -164,6 +164,11 @@ def _header(run: "Run", command: str) -> dict[str, Any]:
     }
 
 
+def curves(row: Row) -> Row:
+    """What of a row can be drawn: numbers, and one for each agent; tables are for other hooks."""
+    return {name: value for name, value in row.items() if np.ndim(value) <= 1}
+
+
 class _Rows(Hook):
     """metrics.jsonl and eval.jsonl: a row for each iteration, and for each evaluation."""
 
@@ -176,8 +181,8 @@ class _Rows(Hook):
 
     def on_iterations(self, run: "Run", rows: Sequence[Row]) -> None:
         assert self._metrics is not None
-        for row in rows:  # tables of more than one axis are for other hooks
-            self._metrics.write({name: x for name, x in row.items() if np.ndim(x) <= 1})
+        for row in rows:
+            self._metrics.write(curves(row))
 
     def on_evaluation(self, run: "Run", evaluation: Any) -> None:
         assert self._evals is not None

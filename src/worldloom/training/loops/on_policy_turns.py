@@ -40,7 +40,7 @@ class OnPolicyTurnLoop(EpisodeLoop):
             )
 
     @property
-    def seen(self) -> PureEnv:
+    def observed(self) -> PureEnv:
         return joint_observations(self.env) if self.centralised else self.env
 
     def init(self, key: Key) -> RunState:

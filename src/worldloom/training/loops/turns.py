@@ -55,13 +55,13 @@ class EpisodeLoop(Loop):
             )
 
     @property
-    def seen(self) -> PureEnv:
+    def observed(self) -> PureEnv:
         """One world, as its agents and their critics see it."""
         return self.env
 
     @property
     def worlds(self) -> PureEnv:
-        return batch(self.seen, self.num_worlds)
+        return batch(self.observed, self.num_worlds)
 
     @property
     def horizon(self) -> int:
