@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from worldloom.core.draws import is_key
 from worldloom.core.types import PyTree
 
 BATCH_AXIS = "batch"
@@ -62,7 +63,7 @@ def place(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
         return jax.device_put(tree, where)
 
     def put(leaf: Any, place: NamedSharding) -> Any:  # by way of the host: it is not on the others
-        if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             words = jax.device_put(np.asarray(jax.random.key_data(leaf)), place)
             return jax.random.wrap_key_data(words)
         return jax.device_put(np.asarray(leaf), place)
@@ -151,9 +152,8 @@ def to_host(tree: PyTree) -> PyTree:
     def whole(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
             return leaf
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = np.asarray(jax.random.key_data(leaf))
-            return jax.random.wrap_key_data(jnp.asarray(words))
+        if is_key(leaf):
+            return jax.random.wrap_key_data(jnp.asarray(np.asarray(jax.random.key_data(leaf))))
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
             return np.asarray(leaf)
         from jax.experimental import multihost_utils

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.core.draws import is_key
 from worldloom.core.mesh import to_host
 from worldloom.core.types import Array, Key, PyTree
 
@@ -152,7 +153,8 @@ class Trainer:
     def agents(self) -> PyTree:
         """What is evaluated and exported."""
         # On the host: on several devices, whatever it is used in would be a program on all of them.
-        return jax.tree.map(_host, to_host(self.loop.agents(self.run)))
+        agents = to_host(self.loop.agents(self.run))
+        return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.asarray(leaf), agents)
 
     def template(self) -> PyTree:
         """The shapes of what a checkpoint holds."""
@@ -164,8 +166,3 @@ class Trainer:
 
     def load(self, state: PyTree) -> None:
         self._state = self.loop.place(state, "state")
-
-
-def _host(leaf: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return leaf if is_key else np.asarray(leaf)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from worldloom.algos.offline import OfflineAgent, Table, training_step
 from worldloom.core import draws, stack
+from worldloom.core.checks import check_fields
 from worldloom.core.mesh import BATCH_AXIS, replicate
 from worldloom.core.types import Array, Key, PyTree, RunState
 from worldloom.nn.networks import concatenate
@@ -42,8 +43,7 @@ class OfflineLoop(Loop):
 
     def __post_init__(self):
         period = self.agent.period
-        if self.batch_size < 1:
-            raise ValueError(f"offline: batch_size={self.batch_size}; it must be at least 1")
+        check_fields("offline", self, at_least={"batch_size": 1})
         if self.updates_per_iteration < 1 or self.updates_per_iteration % period:
             raise ValueError(
                 f"offline: updates_per_iteration={self.updates_per_iteration}; it must be a "
