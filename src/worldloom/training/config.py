@@ -288,20 +288,22 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
-    value = getattr(value, "tolist", lambda: value)()
+    value: Any = getattr(value, "tolist", lambda: value)()
     if get_origin(kind) is tuple:
         entries = value if isinstance(value, list | tuple) else (value,)
         return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    complaint = None
-    if kind is bool and not isinstance(value, bool):
-        complaint = "true or false"
-    elif kind is str and not isinstance(value, str | Path):
-        complaint = "text"
-    elif kind in (int, float) and not is_number:
-        complaint = "a number"
-    elif kind is int and value % 1:  # also of what is not finite
-        complaint = "a whole number"
-    if complaint:
-        raise ValueError(f"{name}={value!r}; it must be {complaint}")
+    allowed, words = _KINDS.get(kind, (object, ""))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError(f"{name}={value!r}; it must be {words}")
+    if kind is int and value % 1:  # also of what is not finite
+        raise ValueError(f"{name}={value!r}; it must be a whole number")
     return kind(value) if kind in (int, float, str) else value
+
+
+_NUMBER = (int | float, "a number")
+_KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str | Path, "text"),
+    int: _NUMBER,
+    float: _NUMBER,
+}

@@ -251,10 +251,10 @@ def _loop(
         last = trainer.iteration >= plan.total
         # Before the checkpoint: a run killed here evaluates again when it is resumed.
         if leads() and (last or due(plan.eval_every)):
-            run.evaluation = _score(run)
-            run.eval_seconds += run.evaluation.seconds
+            run.evaluation = evaluation = _score(run)
+            run.eval_seconds += evaluation.seconds
             for hook in hooks:
-                hook.on_evaluation(run, run.evaluation)
+                hook.on_evaluation(run, evaluation)
         write_timing()
         if last or due(plan.checkpoint_every):
             save()
