@@ -27,6 +27,7 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, PyTree
 from worldloom.training.config import TrainConfig, make_config, merge, nest
 from worldloom.training.driver import EVALUATION_KEY, plan_of
+from worldloom.training.evaluate import standard_error
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
@@ -309,13 +310,12 @@ def _row(planned: _Planned, outcome: Outcome, scores: np.ndarray, runs: slice) -
     """One point's results; seconds are its share of its program's."""
     own = scores[runs]
     share = len(own) / len(scores)
-    spread = own.std(ddof=1) / math.sqrt(len(own)) if len(own) > 1 else math.nan
     return {
         "settings": planned.point.label,
         "values": dict(planned.point.values),
         "scores": [round(float(score), 4) for score in own],
         "mean": float(own.mean()),
-        "stderr": float(spread),
+        "stderr": standard_error(own),
         "worst": float(own.min()),
         "diverged": int((~outcome.finite[runs]).sum()),
         "curve": [round(float(x), 3) for x in outcome.curves[runs].mean(axis=0)],
