@@ -59,7 +59,7 @@ class TrainConfig:
     chunk: int = 10  # iterations in one compiled call, between which the host reports
 
     def __post_init__(self):
-        least = dict.fromkeys((*CADENCE, "num_worlds"), 1) | dict.fromkeys(_PERIODS, 0)
+        least = {name: 0 if name in _PERIODS else 1 for name in (*CADENCE, "num_worlds")}
         check_fields(self.env, self, at_least=least)
         check_seed(self.seed)
 
@@ -288,7 +288,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
-    value: Any = getattr(value, "tolist", lambda: value)()
+    value = value.tolist() if hasattr(value, "tolist") else value
     if get_origin(kind) is tuple:
         entries = value if isinstance(value, list | tuple) else (value,)
         return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)

@@ -39,13 +39,3 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         networks=networks,
         data=recorded_data(config.settings.dataset, env, networks),
     )
-
-
-def write_report(folder: str | Path) -> Path:
-    """Writes a run's page, curves and settings, as `report.html` into its folder; its path."""
-    from worldloom.report.run_page import facts, hero, inside, learning, write_page
-    from worldloom.report.runs import read_run
-
-    run = read_run(folder)
-    sections = [learning(run, "return"), inside(run)]
-    return write_page(run, hero=hero(facts(run), ""), sections=sections)

@@ -42,5 +42,5 @@ SUITE = Suite(
     settings=PlainSettings,
     defaults=defaults,
     problem=lazy("worldloom.suites.plain.problem:make_problem"),
-    page=lazy("worldloom.suites.plain.problem:write_report"),
+    page=lazy("worldloom.suites.plain.page:write_report"),
 )
