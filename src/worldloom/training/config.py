@@ -288,7 +288,8 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
-    value = value.tolist() if hasattr(value, "tolist") else value
+    if value is not None and hasattr(value, "tolist"):
+        value = value.tolist()
     if get_origin(kind) is tuple:
         entries = value if isinstance(value, list | tuple) else (value,)
         return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)
