@@ -288,17 +288,16 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
-    if value is not None and hasattr(value, "tolist"):
-        value = value.tolist()
+    plain: Any = getattr(value, "tolist", lambda: value)()
     if get_origin(kind) is tuple:
-        entries = value if isinstance(value, list | tuple) else (value,)
+        entries = plain if isinstance(plain, list | tuple) else (plain,)
         return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)
     allowed, words = _KINDS.get(kind, (object, ""))
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind in (int, float)):
-        raise ValueError(f"{name}={value!r}; it must be {words}")
-    if kind is int and value % 1:  # also of what is not finite
-        raise ValueError(f"{name}={value!r}; it must be a whole number")
-    return kind(value) if kind in (int, float, str) else value
+    if not isinstance(plain, allowed) or (isinstance(plain, bool) and kind in (int, float)):
+        raise ValueError(f"{name}={plain!r}; it must be {words}")
+    if kind is int and plain % 1:  # also of what is not finite
+        raise ValueError(f"{name}={plain!r}; it must be a whole number")
+    return kind(plain) if kind in (int, float, str) else plain
 
 
 _NUMBER = (int | float, "a number")
