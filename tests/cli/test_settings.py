@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from worldloom import suites
 from worldloom.cli.main import main
-from worldloom.cli.settings import read_request
+from worldloom.cli.settings import Schema, flags_of, parse_settings, read_request, read_value
 from worldloom.training.config import make_config, nest
-from worldloom.training.options import Schema, flags_of, parse_settings, read_value
 
 SETTINGS = {
     "treasurehunt": {
@@ -86,7 +85,7 @@ def test_the_same_settings_make_the_same_run_however_they_are_written(tmp_path_f
 
 
 def schema(env="treasurehunt", algo="iqn") -> Schema:
-    return Schema(suites.suite_of(env), env, algo, suites.world_parameters(env))
+    return Schema(suites.suite_of(env), env, algo)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +230,8 @@ def test_flags_go_before_a_file_and_a_file_before_a_preset(tmp_path):
     ("text", "message"),
     [
         ("- 1\n", "it must hold settings by name"),
-        ("a: [", "run.yaml: while parsing"),
+        ("a: [", "run.yaml: not a YAML file: while parsing"),
+        ("env: tag\nsteps: 1\nsteps: 2\n", "steps is written twice"),
         ("steps: 3\n", "name a world first"),
         ("env: treasurehunt\nworld: 3\n", "world=3; it must hold names"),
         ("env: treasurehunt\nstep: 3\n", "no setting 'step'; did you mean 'steps'"),

@@ -34,7 +34,7 @@ def registered(monkeypatch):
 
 
 def test_a_maker_that_takes_any_options_gets_them_all():
-    assert suites.option_names(any_tag) is None
+    assert suites.world_parameters("any tag") is None
     assert suites.make("any tag", num_agents=3, radius=1).spec.num_agents == 3
 
 
@@ -45,9 +45,8 @@ def test_a_maker_that_names_its_options_gets_no_others():
 
 
 def test_options_of_our_worlds_are_those_of_maker_and_rules():
-    names = suites.option_names(suites.maker("tag"))
-    assert names is not None
-    assert {"horizon", "num_frames", "num_agents", "it_cost"} <= names
+    names = suites.world_parameters("tag") or {}
+    assert {"horizon", "num_frames", "num_agents", "it_cost"} <= names.keys()
     with pytest.raises(ValueError, match="tag has no option 'it_costs'; did you mean 'it_cost'"):
         suites.make("tag", it_costs=1)
 

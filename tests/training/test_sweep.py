@@ -9,15 +9,15 @@ import pytest
 from small_runs import LOOPS, write_data
 
 from worldloom import suites
+from worldloom.cli.settings import Schema
+from worldloom.cli.sweep import parse_grid
 from worldloom.training import sweep as sweeping
 from worldloom.training.config import make_config, merge
 from worldloom.training.driver import EVALUATION_KEY, plan_of
 from worldloom.training.loops import make_trainer, off_policy
-from worldloom.training.options import Schema
 from worldloom.training.sweep import (
     Outcome,
     numbers_of,
-    parse_grid,
     points,
     program_key,
     run_in_turn,
@@ -45,7 +45,7 @@ GRID = (
 
 
 def schema(algo="iqn", env="treasurehunt", suite=GRID_SUITE) -> Schema:
-    return Schema(suite, env, algo, suites.world_parameters(env))
+    return Schema(suite, env, algo)
 
 
 def assert_close(one, other):
@@ -228,7 +228,7 @@ def test_networks_of_other_sizes_are_scored_as_what_they_are(tmp_path):
 def test_runs_that_must_be_alone_follow_each_other(tmp_path, counting):
     """Such as those that call the host, or train in a way of their suite's own."""
     given = {"env": "counting", "steps": 40, "chunk": 2}
-    grid = parse_grid(Schema(counting.suite, "counting", "random", {}), ["random.gamma=0.5,0.9"])
+    grid = [("random.gamma", [0.5, 0.9])]
     rows, path = sweep(counting.suite, given, grid, seeds=2, out=tmp_path)
     assert [row["program"] for row in rows] == [0, 1]
     assert [row["curve"] for row in rows] == [[0.0, 1.0, 2.0, 3.0]] * 2

@@ -9,13 +9,12 @@ algorithm's file is imported when it is first asked for.
 import ast
 import functools
 import importlib
-import importlib.util
 import pkgutil
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from worldloom.core.lazy import load_file
 from worldloom.core.names import suggest
 
 if TYPE_CHECKING:
@@ -93,13 +92,7 @@ def _from_file(path: str, attribute: str) -> "Algorithm":
 
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path!r} with an algorithm in it")
-    name = f"_worldloom_algorithm_{Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    algorithm = getattr(module, attribute, None)
+    algorithm = getattr(load_file(Path(path)), attribute, None)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
             f"{path}: {attribute} is not an Algorithm; write "

@@ -1,17 +1,15 @@
 """`worldloom algos`: the algorithms, and where each fits."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from worldloom import algos
 from worldloom.training.arguments import parse
-
-if TYPE_CHECKING:
-    from worldloom.algos.algorithm import Algorithm
+from worldloom.training.console import print_json, table
 
 
 @dataclass
 class Algos:
-    """The arguments of `worldloom algos`."""
+    """list the algorithms, and where each fits"""
 
     json: bool = False
     """Print JSON instead of a table."""
@@ -19,28 +17,23 @@ class Algos:
 
 def command(argv: list[str]) -> int:
     """Lists every algorithm: its loop, its actions, what it needs, one line about it."""
-    from worldloom import algos
-
-    args = parse(Algos, argv, "worldloom algos", "list the algorithms, and where each fits")
+    args = parse(Algos, argv)
     rows = []
     for name in algos.names():
         algorithm = algos.get(name)
-        rows.append(
-            {
-                "name": name,
-                "loop": algorithm.loop.replace("_", "-"),
-                "actions": ", ".join(sorted(algorithm.actions)),
-                "needs": _needs(algorithm),
-                "description": algorithm.description,
-            }
-        )
+        needs = "observations of one array" if algorithm.one_array else ""
+        needs = "several agents" if algorithm.centralised else needs
+        row = {
+            "name": name,
+            "loop": algorithm.loop.replace("_", "-"),
+            "actions": ", ".join(sorted(algorithm.actions)),
+            "needs": "logged data" if algorithm.loop == "offline" else needs,
+            "description": algorithm.description,
+        }
+        rows.append(row)
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json(rows)
         return 0
-    from worldloom.training.console import table
-
     shown = []
     for row in rows:
         actions = "any" if "," in row["actions"] else row["actions"]
@@ -48,12 +41,3 @@ def command(argv: list[str]) -> int:
         shown.append([row["name"], row["loop"], actions, row["description"] + needs])
     table("algorithms", ["algorithm", "loop", "actions", "what it is"], shown)
     return 0
-
-
-def _needs(algorithm: "Algorithm") -> str:
-    """What a world must have beside the right actions, in words."""
-    if algorithm.loop == "offline":
-        return "logged data"
-    if algorithm.centralised:
-        return "several agents"
-    return "observations of one array" if algorithm.one_array else ""

@@ -1,6 +1,5 @@
 """`worldloom audit verify LOG [BUNDLE]` and `worldloom audit replay LOG BUNDLE`."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +8,17 @@ from typing import Annotated, Any
 
 import tyro
 
+from worldloom.training import console
 from worldloom.training.arguments import run_group
+
+Log = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="LOG")]
 
 
 @dataclass
 class Verify:
     """check that an audit log is whole and unchanged"""
 
-    log: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="LOG")]
+    log: Log
     """An audit log of `worldloom serve`."""
     bundle: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")] = None
     """The bundle whose policy the answers must name."""
@@ -30,7 +32,7 @@ class Verify:
 class Replay:
     """compute every answer in an audit log again and compare"""
 
-    log: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="LOG")]
+    log: Log
     """An audit log of `worldloom serve`."""
     bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
     """The bundle that was served."""
@@ -75,12 +77,10 @@ def _replay(args: Replay) -> int:
 
 def _show(facts: dict[str, Any], as_json: bool, good: str) -> int:
     if as_json:
-        print(json.dumps(facts, indent=2))
+        console.print_json(facts)
     elif facts["sound"]:
-        from worldloom.training.console import facts as show
-
         shown = ("records", "answers", "emergencies", "plants", "starts", "policy", "head")
-        show(good, {name: facts[name] for name in shown})
+        console.facts(good, {name: facts[name] for name in shown})
     else:
         print(f"{facts['path']}: {facts['problem']}", file=sys.stderr)
     return 0 if facts["sound"] else 1

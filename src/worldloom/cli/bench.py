@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worldloom import suites
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import resolve
 from worldloom.core.names import suggest
+from worldloom.training.arguments import parse
+from worldloom.training.console import facts, print_json
 
 ROOT = Path(__file__).resolve().parents[3]  # of the project, where the install is editable
 AGAINST_PEERS = {
@@ -54,7 +57,7 @@ def project_benchmarks() -> None:
 
 @dataclass
 class Bench:
-    """The arguments of `worldloom bench WORLD`."""
+    """how fast a world is on this machine"""
 
     num_worlds: int = 256
     """Worlds that are played at once."""
@@ -67,10 +70,7 @@ class Bench:
 
 
 def _world(name: str, argv: Sequence[str]) -> int:
-    from worldloom import suites
-    from worldloom.training.arguments import parse
-
-    args = parse(Bench, argv, f"worldloom bench {name}", "how fast a world is on this machine")
+    args = parse(Bench, argv, f"worldloom bench {name}")
     try:
         suites.maker(name)
     except ValueError as error:
@@ -79,12 +79,8 @@ def _world(name: str, argv: Sequence[str]) -> int:
     check_fields("bench", args, at_least={"num_worlds": 1, "num_steps": 1, "repeats": 1})
     result = random_play(name, args.num_worlds, args.num_steps, args.repeats)
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json(result)
         return 0
-    from worldloom.training.console import facts
-
     facts(
         f"{name}, {args.num_worlds} worlds, random play",
         {
@@ -99,7 +95,6 @@ def random_play(name: str, num_worlds: int, num_steps: int, repeats: int) -> dic
     """Environment steps a second under random actions; compile time apart."""
     import jax
 
-    from worldloom import suites
     from worldloom.core import draws
     from worldloom.core.transforms import autoreset_batch
     from worldloom.training import timer

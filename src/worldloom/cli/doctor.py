@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from worldloom.training.arguments import parse
+from worldloom.training.console import facts, print_json
 from worldloom.training.machine import machine, use_compilation_cache, versions
 
 EXTRAS = {
@@ -55,32 +56,28 @@ def examine() -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
+def show(findings: dict[str, Any]) -> None:
     """Prints the findings for people."""
-    from worldloom.training.console import facts
-
-    facts("versions", found["versions"])
-    host = found["machine"]
+    facts("versions", findings["versions"])
+    host = findings["machine"]
     facts("machine", {k: ", ".join(v) if isinstance(v, list) else v for k, v in host.items()})
-    cache = found["compilation_cache"]
-    facts(
-        "compilation cache",
-        {"folder": cache["folder"], "size": f"{cache['programs']} files, {cache['megabytes']} MB"},
-    )
+    cache = findings["compilation_cache"]
+    size = f"{cache['programs']} files, {cache['megabytes']} MB"
+    facts("compilation cache", {"folder": cache["folder"], "size": size})
     missing: dict[str, list[str]] = {}
-    for name, there in found["optional"].items():
+    for name, there in findings["optional"].items():
         if not there:
             missing.setdefault(OPTIONAL[name], []).append(name)
     for extra, names in missing.items():
         print(f"  not installed: {', '.join(names)}  (pip install 'worldloom[{extra}]')")
-    for problem in found["problems"]:
+    for problem in findings["problems"]:
         print(f"  problem: {problem}")
-    print("everything works" if found["healthy"] else "something needs mending")
+    print("everything works" if findings["healthy"] else "something needs mending")
 
 
 @dataclass
 class Doctor:
-    """The arguments of `worldloom doctor`."""
+    """show versions, devices and caches"""
 
     json: bool = False
     """Print the result as JSON."""
@@ -88,11 +85,9 @@ class Doctor:
 
 def command(argv: list[str]) -> int:
     """Examines the installation; 1 if something is wrong with it."""
-    args = parse(Doctor, argv, "worldloom doctor", "show versions, devices and caches")
+    args = parse(Doctor, argv)
     findings = examine()
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json(findings)
     else:
         show(findings)

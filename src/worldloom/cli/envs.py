@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from worldloom import suites
 from worldloom.training.arguments import parse
+from worldloom.training.console import print_json, table
 
 
 @dataclass
 class Envs:
-    """The arguments of `worldloom envs`."""
+    """list the worlds"""
 
     json: bool = False
     """Print JSON instead of a table."""
@@ -16,44 +18,24 @@ class Envs:
 
 def command(argv: list[str]) -> int:
     """Lists every world with what is static about it."""
-    args = parse(Envs, argv, "worldloom envs", "list the worlds")
-    rows = [_row(suite, name, text) for suite, name, text in _worlds()]
+    args = parse(Envs, argv)
+    owners = {name: suite for suite in suites.SUITES for name in suites.names(suite)}
+    known = suites.names()
+    rows = [_row(owners.get(n, ""), n, known[n]) for n in dict.fromkeys([*owners, *known])]
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json(rows)
         return 0
-    from worldloom.training.console import table
-
+    columns = ("name", "suite", "agents", "horizon", "actions")
     table(
         "worlds",
         ["world", "suite", "agents", "steps", "actions", "what it is"],
-        [
-            [
-                r["name"],
-                r["suite"],
-                r.get("agents", ""),
-                r.get("horizon", ""),
-                r.get("actions", ""),
-                r.get("missing", r["description"]),
-            ]
-            for r in rows
-        ],
+        [[*(r.get(c, "") for c in columns), r.get("missing", r["description"])] for r in rows],
     )
     print("also gymnax:NAME and brax:NAME, YAML files, and PATH.py:FUNCTION of your own")
     return 0
 
 
-def _worlds() -> list[tuple[str, str, str]]:
-    from worldloom import suites
-
-    named = [(s, n, text) for s in suites.SUITES for n, text in suites.names(s).items()]
-    known = {name for _, name, _ in named}
-    return named + [("", n, text) for n, text in suites.names().items() if n not in known]
-
-
 def _row(suite: str, name: str, text: str) -> dict[str, Any]:
-    from worldloom import suites
     from worldloom.algos.algorithm import action_kind
 
     row: dict[str, Any] = {"name": name, "suite": suite, "description": text}

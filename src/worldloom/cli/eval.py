@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.cli.settings import flag_help, read_request, split_flags
+from worldloom.training.console import facts, print_json
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,7 @@ def command(argv: list[str]) -> int:
     if not argv or "--help" in argv or "-h" in argv:
         print(f"{USAGE}\n\n{flag_help(Flags)}")
         return 0
-    named = None if argv[0].startswith("-") else argv[0]
-    flags, others = split_flags(argv[named is not None :], Flags)
+    named, flags, others = split_flags(argv, Flags)
     if named is None:
         raise ValueError("name a run folder first, as in: worldloom eval runs/NAME")
     if flags.human:
@@ -55,12 +55,8 @@ def command(argv: list[str]) -> int:
         dataset_files.save(data, flags.record)
     written = {"gif": flags.gif, "record": flags.record}
     if flags.json:
-        from worldloom.cli.output import print_json
-
         print_json({"run": named, "steps": run.steps} | result.to_dict() | written)
         return 0
-    from worldloom.training.console import facts
-
     made = {name: path for name, path in written.items() if path}
     facts(f"{named}, step {run.steps:,}", result.lines() | made)
     return 0
@@ -76,7 +72,7 @@ def _play(named: str, others: list[str], flags: Flags) -> int:
         suite = target.suite
     else:
         asked = read_request(named, others)
-        suite, target = asked.suite, suites.make(named, **asked.config.world)
+        suite, target = asked.schema.suite, suites.make(named, **asked.config.world)
     if suite.play is None:
         raise ValueError(f"--human: {named} is not a world that people can play here")
     suite.play(target, flags.seed)

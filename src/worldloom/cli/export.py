@@ -7,11 +7,12 @@ from typing import Annotated
 import tyro
 
 from worldloom.training.arguments import parse
+from worldloom.training.console import print_json
 
 
 @dataclass
 class Export:
-    """The arguments of `worldloom export`."""
+    """write a trained policy as a bundle"""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""
@@ -27,13 +28,11 @@ class Export:
 
 def command(argv: list[str]) -> int:
     """Writes the bundle, and says where."""
-    args = parse(Export, argv, "worldloom export", "write a trained policy as a bundle")
+    args = parse(Export, argv)
     import worldloom
 
     folder = worldloom.load(args.run).export(args.out, onnx=args.onnx, force=args.force)
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json({"bundle": str(folder)})
     else:
         print(f"written to {folder}")

@@ -12,22 +12,19 @@ from worldloom import __version__
 from worldloom.core.lazy import resolve
 from worldloom.core.names import suggest
 
-# name -> (module:function, one line for people)
+# Those of this package, each in a module of its name, with one line for people.
 COMMANDS = {
-    "envs": ("worldloom.cli.envs:command", "list the worlds"),
-    "algos": ("worldloom.cli.algos:command", "list the algorithms, and where each fits"),
-    "train": ("worldloom.cli.train:command", "train in a world, or from data; write a run folder"),
-    "eval": (
-        "worldloom.cli.eval:command",
-        "score a trained run, film it, or play yourself",
-    ),
-    "sweep": ("worldloom.cli.sweep:command", "train over a grid of settings or seeds"),
-    "report": ("worldloom.cli.report:command", "write the page of a run, comparison or sweep"),
-    "export": ("worldloom.cli.export:command", "write a trained policy as a bundle"),
-    "serve": ("worldloom.cli.serve:command", "answer requests with an exported policy"),
-    "audit": ("worldloom.cli.audit:command", "verify and replay what a server wrote down"),
-    "bench": ("worldloom.cli.bench:command", "measure speed here, or a suite against its peers"),
-    "doctor": ("worldloom.cli.doctor:command", "show versions, devices and caches, and check them"),
+    "envs": "list the worlds",
+    "algos": "list the algorithms, and where each fits",
+    "train": "train in a world, or from data; write a run folder",
+    "eval": "score a trained run, film it, or play yourself",
+    "sweep": "train over a grid of settings or seeds",
+    "report": "write the page of a run, comparison or sweep",
+    "export": "write a trained policy as a bundle",
+    "serve": "answer requests with an exported policy",
+    "audit": "verify and replay what a server wrote down",
+    "bench": "measure speed here, or a suite against its peers",
+    "doctor": "show versions, devices and caches, and check them",
 }
 FIRST_STEPS = """First steps:
   worldloom train treasurehunt          train, and write runs/.../report.html
@@ -39,13 +36,13 @@ FORMER = {"compare": "bench modes"}  # what a command is called now
 
 
 def commands() -> dict[str, tuple[str, str]]:
-    """Every command, those of the suites included."""
+    """Every command, those of the suites included: where it is, and one line for people."""
     from worldloom import suites
 
-    own = {}
+    known = {name: (f"worldloom.cli.{name}:command", text) for name, text in COMMANDS.items()}
     for name in suites.SUITES:
-        own |= {n: (where, text) for n, (where, text) in suites.suite(name).commands.items()}
-    return COMMANDS | own
+        known |= suites.suite(name).commands
+    return known
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worldloom {__version__}")
         return 0
     name, rest = args[0], args[1:]
-    known = COMMANDS if name in COMMANDS else commands()
+    known = commands()
     if name not in known:
         hint = suggest(name, known)
         if name in FORMER:
@@ -81,15 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _help() -> str:
     known = commands()
     width = max(map(len, known))
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in known.items()]
-    return "\n".join(
-        [
-            "usage: worldloom COMMAND [options]      (worldloom COMMAND --help for its options)",
-            "",
-            "Whole reinforcement-learning experiments compiled into one XLA program.",
-            "",
-            *lines,
-            "",
-            FIRST_STEPS,
-        ]
-    )
+    lines = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in known.items())
+    return f"""usage: worldloom COMMAND [options]      (worldloom COMMAND --help for its options)
+
+Whole reinforcement-learning experiments compiled into one XLA program.
+
+{lines}
+
+{FIRST_STEPS}"""

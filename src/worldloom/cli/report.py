@@ -10,7 +10,8 @@ import tyro
 from worldloom import suites
 from worldloom.core.lazy import resolve
 from worldloom.training.arguments import parse
-from worldloom.training.run import read_header
+from worldloom.training.config import read_header
+from worldloom.training.console import print_json
 
 KNOWN = "name a run folder, or a JSON file of `worldloom bench` or `sweep`"
 # kind of a JSON result -> what writes its page
@@ -24,7 +25,7 @@ WRITERS = {
 
 @dataclass
 class Report:
-    """The arguments of `worldloom report`."""
+    """write the page of a run, comparison or sweep"""
 
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
     """A run folder, or a JSON file of `bench` or `sweep`."""
@@ -34,11 +35,9 @@ class Report:
 
 def command(argv: list[str]) -> int:
     """Writes the page, and says where."""
-    args = parse(Report, argv, "worldloom report", "write the page of a run, comparison or sweep")
+    args = parse(Report, argv)
     page = write_page(args.target)
     if args.json:
-        from worldloom.cli.output import print_json
-
         print_json({"report": str(page)})
     else:
         print(f"written to {page}")

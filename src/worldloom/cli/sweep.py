@@ -1,10 +1,21 @@
 """`worldloom sweep WORLD`: settings and seeds, trained together."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
-from worldloom.cli.settings import flag_help, read_request, split_flags
+from worldloom.cli.settings import (
+    Option,
+    Schema,
+    flag_help,
+    read_request,
+    read_value,
+    split_flags,
+)
+from worldloom.training.config import CADENCE
+from worldloom.training.console import print_json, table
 
 
 @dataclass(frozen=True)
@@ -31,23 +42,18 @@ def command(argv: list[str]) -> int:
     if not argv or "--help" in argv or "-h" in argv:
         print(f"{USAGE}\n\n{flag_help(Flags)}")
         return 0
-    named = None if argv[0].startswith("-") else argv[0]
-    flags, settings = split_flags(argv[named is not None :], Flags)
+    named, flags, settings = split_flags(argv, Flags)
     from worldloom.cli.report import write_page
-    from worldloom.training.sweep import parse_grid, sweep
+    from worldloom.training.sweep import sweep
 
     asked = read_request(named, settings, config=flags.config, preset=flags.preset)
     grid = parse_grid(asked.schema, flags.grid)
     line = shlex.join(["worldloom", "sweep", *argv])
-    rows, path = sweep(asked.suite, asked.given, grid, flags.seeds, Path(flags.out), line)
+    rows, path = sweep(asked.schema.suite, asked.given, grid, flags.seeds, Path(flags.out), line)
     page = write_page(path)
     if flags.json:
-        from worldloom.cli.output import print_json
-
         print_json({"results": rows, "file": str(path), "report": str(page)})
         return 0
-    from worldloom.training.console import table
-
     table(
         f"sweep of {asked.given['env']}: score over {flags.seeds} seeds",
         ["settings", "mean", "stderr", "worst seed", "seconds"],
@@ -64,3 +70,46 @@ def command(argv: list[str]) -> int:
     )
     print(f"written to {path} and {page}")
     return 0
+
+
+def parse_grid(schema: Schema, texts: Sequence[str]) -> list[tuple[str, list[Any]]]:
+    """(name, values) for texts like "ppo.learning_rate=1e-3,3e-4" or "world.num_agents=2,4".
+
+    Entries of a tuple are joined by x: "ppo.hidden=64x64,128".
+    """
+    words: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, listed = text.partition("=")
+        name, listed = name.strip().replace("-", "_"), [w.strip() for w in listed.split(",")]
+        if not equals or not name or not all(listed):
+            raise ValueError(
+                f"--grid {text}: write name=value,value,... such as ppo.learning_rate=1e-3,3e-4"
+            )
+        if name in words or len(set(listed)) < len(listed):
+            raise ValueError(f"--grid {text}: {name} or one of its values is given twice")
+        if name in CADENCE and name != "steps":
+            raise ValueError(
+                f"--grid {text}: {name} changes how a run is watched, not what it learns; "
+                "vary another setting"
+            )
+        words[name] = listed
+    chosen = words.get("algo", [schema.algo])
+    schemas = [Schema(schema.suite, schema.env, algo) for algo in chosen]
+    return [(name, _values(_find(schemas, name), listed)) for name, listed in words.items()]
+
+
+def _find(schemas: Sequence[Schema], name: str) -> Option:
+    """The setting of that name, in the runs of whichever algorithm has it."""
+    for schema in schemas[:-1]:
+        try:
+            return schema.find(f"--{name}")
+        except ValueError:
+            continue
+    return schemas[-1].find(f"--{name}")
+
+
+def _values(option: Option, words: Sequence[str]) -> list[Any]:
+    kinds = (option.kind, *get_args(option.kind))
+    is_tuple = any(get_origin(kind) is tuple for kind in kinds)
+    typed = [word.split("x") if is_tuple else [word] for word in words]
+    return [read_value(f"--grid {option.name}", each, option.kind) for each in typed]

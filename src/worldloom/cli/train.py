@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from worldloom import suites
-from worldloom.cli.settings import asked_devices, flag_help, read_request, split_flags
+from worldloom import algos, suites
+from worldloom.cli.settings import (
+    Schema,
+    asked_devices,
+    flag_help,
+    long_help,
+    read_request,
+    short_help,
+    split_flags,
+)
 from worldloom.training.config import TrainConfig
-from worldloom.training.options import Schema, long_help, short_help
+from worldloom.training.console import facts, print_json
 from worldloom.training.suite import Suite
 
 
@@ -43,8 +51,7 @@ def command(argv: list[str]) -> int:
         return 0
     wants_help = next((a for a in argv if a in ("-h", "--help", "--help-all")), None)
     argv = [arg for arg in argv if arg != wants_help]
-    named = argv[0] if argv and not argv[0].startswith("-") else None
-    flags, settings = split_flags(argv[named is not None :], Flags)
+    named, flags, settings = split_flags(argv, Flags)
     if flags.resume and (flags.preset or flags.config):
         raise ValueError("--preset and --config start a new run; leave them out with --resume")
     # Before JAX starts: importing a world of others may start it.
@@ -55,8 +62,12 @@ def command(argv: list[str]) -> int:
     if wants_help:
         _print_help(asked.schema, everything=wants_help == "--help-all")
         return 0
-    config = replace(asked.config, devices=_device_count()) if joined else asked.config
-    return _train(asked.suite, config, flags, shlex.join(["worldloom", "train", *argv]))
+    config = asked.config
+    if joined:
+        import jax
+
+        config = replace(config, devices=jax.device_count())
+    return _train(asked.schema.suite, config, flags, shlex.join(["worldloom", "train", *argv]))
 
 
 def _use_devices(flags: Flags, settings: list[str]) -> bool:
@@ -68,12 +79,6 @@ def _use_devices(flags: Flags, settings: list[str]) -> bool:
         mesh.split_processor(devices)
     processes = (flags.coordinator or None, flags.num_processes or None)
     return mesh.join(*processes, flags.process_id if any(processes) else None)
-
-
-def _device_count() -> int:
-    import jax
-
-    return jax.device_count()
 
 
 # Training --------------------------------------------------------------------------------------
@@ -113,30 +118,22 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
 
 
 def _print_result(run: Any, again: str, as_json: bool) -> None:
-    timing = run.timing()
+    timing, config, scores = run.timing(), run.config, run.evaluation
     if as_json:
-        from worldloom.cli.output import print_json
-
-        scores = {} if run.evaluation is None else run.evaluation.to_dict()
-        summary = {"run": str(run.folder)} | timing | scores
-        if run.evaluation is not None:
-            summary["score"] = run.evaluation.mean
+        summary = {"run": str(run.folder)} | timing
+        if scores is not None:
+            summary |= scores.to_dict() | {"score": scores.mean}
         print_json(summary | {"interrupted": run.interrupted, "resume": again})
         return
-    from worldloom.training.console import facts
-
-    config = run.config
     unit = "updates" if config.algorithm.loop == "offline" else "steps"
-    shown = {"scores": "not evaluated yet"} if run.evaluation is None else run.evaluation.lines()
-    shown["training"] = (
-        f"{timing['train_seconds']:.1f} s for {run.steps:,} {unit} "
-        f"({timing['steps_per_second']:,.0f} {unit}/s)"
-    )
+    shown = {"scores": "not evaluated yet"} if scores is None else scores.lines()
+    rate = f"{timing['steps_per_second']:,.0f} {unit}/s"
+    shown["training"] = f"{timing['train_seconds']:.1f} s for {run.steps:,} {unit} ({rate})"
     shown["compiling"] = f"{timing['compile_seconds']:.1f} s"
     shown["run folder"] = str(run.folder)
-    for name in ("report.html", "replay.html"):
-        if (run.folder / name).exists():
-            shown[name.partition(".")[0]] = str(run.folder / name)
+    for name in ("report", "replay"):
+        if (run.folder / f"{name}.html").exists():
+            shown[name] = str(run.folder / f"{name}.html")
     shown["go on with"] = again if run.interrupted else f"{again} --steps N"
     facts(f"{config.env}, {config.algo}, seed {config.seed}", shown)
 
@@ -145,22 +142,23 @@ def _print_result(run: Any, again: str, as_json: bool) -> None:
 
 
 def _usage() -> str:
-    lines = [USAGE, "", "Worlds:"]
-    for name in suites.SUITES:
-        known = ", ".join(suites.names(name))
-        if known:
-            lines.append(f"  {name:<7}{known}")
-    lines += [
-        "  others gymnax:NAME, brax:NAME, FILE.yaml, PATH.py:FUNCTION",
-        "",
-        "worldloom train WORLD --help shows what a world and its algorithm take.",
-    ]
-    return "\n".join(lines)
+    known = {name: ", ".join(suites.names(name)) for name in suites.SUITES}
+    worlds = "\n".join(f"  {name:<7}{names}" for name, names in known.items() if names)
+    return f"""{USAGE}
+
+Worlds:
+{worlds}
+  others gymnax:NAME, brax:NAME, FILE.yaml, PATH.py:FUNCTION
+
+worldloom train WORLD --help shows what a world and its algorithm take."""
 
 
 def _print_help(schema: Schema, everything: bool) -> None:
     print(f"usage: worldloom train {schema.env} [--algo {schema.algo}] [options]")
-    online, offline = _fitting(schema.env)
+    spec = suites.make(schema.env).spec
+    fitting = [a for a in map(algos.get, algos.names()) if a.why_not(spec) is None]
+    online = [a.name for a in fitting if a.loop != "offline"]
+    offline = [a.name for a in fitting if a.loop == "offline"]
     print(f"algorithms that fit: {', '.join(online)}")
     if offline and "dataset" in schema.options:
         print(f"from logged data, --dataset: {', '.join(offline)}")
@@ -174,13 +172,3 @@ def _print_help(schema: Schema, everything: bool) -> None:
         "the command\n  --out --resume --config --preset --track --no-report --json --quiet "
         "--profile\n\n--help-all lists every option in a line of its own"
     )
-
-
-def _fitting(env: str) -> tuple[list[str], list[str]]:
-    """Algorithms that learn in a world, and those that learn from data of it."""
-    from worldloom import algos
-
-    spec = suites.make(env).spec
-    fitting = [a for a in map(algos.get, algos.names()) if a.why_not(spec) is None]
-    online = [a.name for a in fitting if a.loop != "offline"]
-    return online, [a.name for a in fitting if a.loop == "offline"]

@@ -6,8 +6,6 @@ from typing import Any
 
 from worldloom.core.names import suggest
 
-_FINITE = "be a finite number"
-
 
 def check_fields(
     owner: str,
@@ -24,7 +22,8 @@ def check_fields(
     what it may be. Tuples are checked entry by entry, and must not be empty.
     """
     for name, low in (at_least or {}).items():
-        _check(owner, name, getattr(settings, name), lambda x, low=low: x >= low, _least(low))
+        words = "be 0 or more" if low == 0 else f"be at least {low:g}"
+        _check(owner, name, getattr(settings, name), lambda x, low=low: x >= low, words)
     for name in positive:
         _check(owner, name, getattr(settings, name), lambda x: x > 0.0, "be positive")
     for name in fractions:
@@ -42,10 +41,6 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed={seed}; it must be in 0 .. 4294967295")
 
 
-def _least(low: float) -> str:
-    return "be 0 or more" if low == 0 else f"be at least {low:g}"
-
-
 def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
     if value is None:
         return
@@ -58,6 +53,6 @@ def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
         if isinstance(entry, bool) or not isinstance(entry, int | float):
             raise ValueError(f"{owner}: {name}={value!r}; it must be a number")
         if not math.isfinite(entry):
-            raise ValueError(f"{owner}: {name}={value}; it must {_FINITE}")
+            raise ValueError(f"{owner}: {name}={value}; it must be a finite number")
         if not fits(entry):
             raise ValueError(f"{owner}: {name}={value}; it must {words}")

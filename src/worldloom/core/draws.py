@@ -9,6 +9,7 @@ different keys, made by `split` here or by `jax.random.split`, give unrelated st
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,14 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> 15)
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether an array, or its shape and type, is one of typed keys."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def as_key(key: Array) -> Key:
     """A typed key, from one of either kind: `jax.random.key`, or the bare words of `PRNGKey`."""
-    key = jnp.asarray(key)
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key
-    return jax.random.wrap_key_data(key)
+    return key if is_key(key) else jax.random.wrap_key_data(jnp.asarray(key))
 
 
 def bits(key: Key, shape: tuple[int, ...] = ()) -> Array:

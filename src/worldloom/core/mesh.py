@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from worldloom.core.draws import is_key
 from worldloom.core.types import PyTree
 
 BATCH_AXIS = "batch"
@@ -45,19 +46,6 @@ def split_processor(num_devices: int) -> None:
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
-def shard_leading(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Every leaf split over the mesh along its first axis."""
-    count = mesh.devices.size
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        shape = jnp.shape(leaf)
-        if not shape or shape[0] % count:
-            raise ValueError(
-                f"shard_leading: leaf {jax.tree_util.keystr(path)!r} of shape {shape} does not "
-                f"split over {count} devices; its first axis must be a multiple of that"
-            )
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(BATCH_AXIS)))
-
-
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     """Every leaf copied to every device of the mesh."""
     return place(tree, mesh, PartitionSpec())
@@ -75,7 +63,7 @@ def place(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
         return jax.device_put(tree, where)
 
     def put(leaf: Any, place: NamedSharding) -> Any:  # by way of the host: it is not on the others
-        if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             words = jax.device_put(np.asarray(jax.random.key_data(leaf)), place)
             return jax.random.wrap_key_data(words)
         return jax.device_put(np.asarray(leaf), place)
@@ -131,8 +119,8 @@ def _from_variables() -> tuple[str, int, int] | tuple[None, None, None]:
         return None, None, None
     if address and count and place and count.isdigit() and place.isdigit():
         return address, int(count), int(place)
-    told = f"{VARIABLES[0]}={address}, {VARIABLES[1]}={count}, {VARIABLES[2]}={place}"
-    raise ValueError(f"{told}: set all three, the last two to numbers, or neither of these two")
+    given = f"{VARIABLES[0]}={address}, {VARIABLES[1]}={count}, {VARIABLES[2]}={place}"
+    raise ValueError(f"{given}: set all three, the last two to numbers, or neither of these two")
 
 
 def _scheduled() -> bool:
@@ -164,9 +152,8 @@ def to_host(tree: PyTree) -> PyTree:
     def whole(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
             return leaf
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = np.asarray(jax.random.key_data(leaf))
-            return jax.random.wrap_key_data(jnp.asarray(words))
+        if is_key(leaf):
+            return jax.random.wrap_key_data(jnp.asarray(np.asarray(jax.random.key_data(leaf))))
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
             return np.asarray(leaf)
         from jax.experimental import multihost_utils

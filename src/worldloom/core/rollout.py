@@ -71,14 +71,14 @@ def unroll(
 
 def newest_frame(spec: EnvSpec, obs: PyTree) -> Array:
     """(W, *frame): the last of the frames in observations (W, frames, *frame)."""
-    seen = jax.tree.leaves(obs)
-    if len(seen) != 1 or seen[0].shape[1:2] != (spec.num_frames,):
-        shapes = ", ".join(str(x.shape[1:]) for x in seen)
+    leaves = jax.tree.leaves(obs)
+    if len(leaves) != 1 or leaves[0].shape[1:2] != (spec.num_frames,):
+        shapes = ", ".join(str(x.shape[1:]) for x in leaves)
         raise ValueError(
             f"{spec.name}: an observation of {shapes} is no stack of num_frames="
             f"{spec.num_frames}; wrap the world in frame_stack"
         )
-    return seen[0][:, -1]
+    return leaves[0][:, -1]
 
 
 def agent_turn(
@@ -134,11 +134,11 @@ def play_turn(
             return agent_turn(env, act, k, state, i, agent, params)
 
         if isinstance(agents, list):
-            seen = []
+            turns = []
             for i, agent in enumerate(agents):
-                state, did = one(state, (jnp.int32(i), agent, keys[i]))
-                seen.append(did)
-            record, action, paid = stack.stack(seen)
+                state, turn = one(state, (jnp.int32(i), agent, keys[i]))
+                turns.append(turn)
+            record, action, paid = stack.stack(turns)
         else:
             state, (record, action, paid) = jax.lax.scan(one, state, (indices, agents, keys))
         reward = paid.sum(axis=0).T
@@ -167,12 +167,12 @@ def play_turns(
     """
 
     def one(state, key):
-        seen = watch(state)
+        watched = watch(state)
         state, turn = play_turn(env, act, key, state, agents, params)
-        return state, (turn, seen)
+        return state, (turn, watched)
 
-    state, (turns, seen) = jax.lax.scan(one, state, keys)
-    return state, turns, seen
+    state, (turns, watched) = jax.lax.scan(one, state, keys)
+    return state, turns, watched
 
 
 def run_episode_batch(

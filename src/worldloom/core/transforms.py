@@ -56,6 +56,22 @@ def base_state(state: PyTree) -> PyTree:
     return state
 
 
+def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function(key, state, ...) -> (state, ...)` on the state under that of a transform."""
+
+    def call(key, state, *args):
+        new, *others = function(key, state.inner, *args)
+        return (state.replace(inner=new), *others)
+
+    return call
+
+
+def _derived(inner: PureEnv, reset: Any, step: Any, **turns: Callable[..., Any]) -> PureEnv:
+    """A world with another `reset` and `step`, and with `turns` if the inner one is turn based."""
+    turns = turns if inner.turn_based else {}
+    return PureEnv(inner.spec, inner.default_params, reset, step, inner.base, **turns)
+
+
 # Turn-based worlds -----------------------------------------------------------------------------
 
 
@@ -128,41 +144,39 @@ def frame_stack(env: TurnBased | PureEnv, num_frames: int) -> PureEnv:
         num_frames=num_frames,
     )
 
-    def fresh(state):
-        past = jnp.zeros((spec.num_agents, num_frames - 1, *frame.shape), frame.dtype)
-        return FrameStackState(state, past)
-
     def observe_agent(state, i, params):
         now = inner.observe_agent(state.inner, i, params)
         return jnp.concatenate([state.past[i], now[None]])
 
     def apply_agent(key, state, i, action, params):
-        seen = observe_agent(state, i, params)
+        frames = observe_agent(state, i, params)
         new, reward = inner.apply_agent(key, state.inner, i, action, params)
-        return FrameStackState(new, state.past.at[i].set(seen[1:])), reward
+        return FrameStackState(new, state.past.at[i].set(frames[1:])), reward
 
     def apply_all(key, state, action, params):
         if spec.interleaved:
             return apply_in_order(made, key, state, action, params)
-        seen = observe_all(made, state, params)
+        frames = observe_all(made, state, params)
         new, reward = inner.apply_all(key, state.inner, action, params)
-        return FrameStackState(new, seen[:, 1:]), reward
-
-    def end_turn(key, state, params):
-        new, terminated, truncated = inner.end_turn(key, state.inner, params)
-        return state.replace(inner=new), terminated, truncated
+        return FrameStackState(new, frames[:, 1:]), reward
 
     def reset(key, params):
-        state = fresh(inner.reset(key, params)[0])
+        past = jnp.zeros((spec.num_agents, num_frames - 1, *frame.shape), frame.dtype)
+        state = FrameStackState(inner.reset(key, params)[0], past)
         return state, first_step(made, state, params)
 
     def step(key, state, action, params):
         return step_by_turn(made, key, state, action, params)
 
-    made = PureEnv(
-        spec, inner.default_params, reset, step, inner.base, None, None,
-        observe_agent, apply_agent, apply_all, end_turn,
-    )  # fmt: skip
+    made = _derived(
+        replace(inner, spec=spec),
+        reset,
+        step,
+        observe_agent=observe_agent,
+        apply_agent=apply_agent,
+        apply_all=apply_all,
+        end_turn=_inside(inner.end_turn),
+    )
     return made
 
 
@@ -216,28 +230,19 @@ def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
     def observe_agent(state, i, params):
         return inner.observe_agent(state.inner, i, params)
 
-    def apply_agent(key, state, i, action, params):
-        new, reward = inner.apply_agent(key, state.inner, i, action, params)
-        return state.replace(inner=new), reward
-
-    def apply_all(key, state, action, params):
-        new, reward = inner.apply_all(key, state.inner, action, params)
-        return state.replace(inner=new), reward
-
     def end_turn(key, state, params):
         new, terminated, truncated = inner.end_turn(key, state.inner, params)
         elapsed = state.elapsed + 1
         late = (elapsed >= horizon) & ~terminated
         return TimeLimitState(new, elapsed), terminated, truncated | late
 
-    made = PureEnv(spec, inner.default_params, reset, step, inner.base)
-    if not inner.turn_based:
-        return made
-    return replace(
-        made,
+    return _derived(
+        replace(inner, spec=spec),
+        reset,
+        step,
         observe_agent=observe_agent,
-        apply_agent=apply_agent,
-        apply_all=apply_all,
+        apply_agent=_inside(inner.apply_agent),
+        apply_all=_inside(inner.apply_all),
         end_turn=end_turn,
     )
 
@@ -251,38 +256,17 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
         raise ValueError(f"batch: num_worlds={num_worlds}; it must be at least 1")
     inner = as_pure(env)
 
-    def split(key):
-        return draws.split(key, num_worlds)
+    def split(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda key, *args: function(draws.split(key, num_worlds), *args)
 
-    def reset(key, params):
-        return reset_many(inner)(split(key), params)
-
-    def step(key, state, action, params):
-        return step_many(inner)(split(key), state, action, params)
-
-    made = PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
-    if not inner.turn_based:
-        return made
-
-    def observe_agent(state, i, params):
-        return jax.vmap(inner.observe_agent, (0, None, None))(state, i, params)
-
-    def apply_agent(key, state, i, action, params):
-        act = jax.vmap(inner.apply_agent, (0, 0, None, 0, None))
-        return act(split(key), state, i, action, params)
-
-    def apply_all(key, state, action, params):
-        return jax.vmap(inner.apply_all, (0, 0, 0, None))(split(key), state, action, params)
-
-    def end_turn(key, state, params):
-        return jax.vmap(inner.end_turn, (0, 0, None))(split(key), state, params)
-
-    return replace(
-        made,
-        observe_agent=observe_agent,
-        apply_agent=apply_agent,
-        apply_all=apply_all,
-        end_turn=end_turn,
+    return _derived(
+        inner,
+        split(reset_many(inner)),
+        split(step_many(inner)),
+        observe_agent=jax.vmap(inner.observe_agent, (0, None, None)),
+        apply_agent=split(jax.vmap(inner.apply_agent, (0, 0, None, 0, None))),
+        apply_all=split(jax.vmap(inner.apply_all, (0, 0, 0, None))),
+        end_turn=split(jax.vmap(inner.end_turn, (0, 0, None))),
     )
 
 
@@ -331,7 +315,7 @@ def autoreset(
         timestep = timestep.replace(obs=obs, final_obs=timestep.obs)
         return AutoResetState(new, state.starts), timestep
 
-    return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
+    return _derived(inner, reset, step)
 
 
 def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32) -> PureEnv:
@@ -358,7 +342,7 @@ def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32
         state, obs = update_chosen(done, start, (state, timestep.obs), keys, chunk)
         return state, timestep.replace(obs=obs, final_obs=timestep.obs)
 
-    return PureEnv(inner.spec, inner.default_params, worlds.reset, step, inner.base)
+    return _derived(inner, worlds.reset, step)
 
 
 class EpisodeStats(struct.PyTreeNode):
@@ -401,7 +385,7 @@ def episode_stats(env: Environment | PureEnv) -> PureEnv:
         )
         return EpisodeStatsState(new, stats.replace(inner=())), timestep.replace(info=stats)
 
-    return PureEnv(inner.spec, inner.default_params, reset, step, inner.base)
+    return _derived(inner, reset, step)
 
 
 def normalise_actions(env: Environment | PureEnv) -> PureEnv:
@@ -424,28 +408,20 @@ def normalise_actions(env: Environment | PureEnv) -> PureEnv:
         )
     centre, half = (box.high + box.low) / 2.0, (box.high - box.low) / 2.0
 
-    def scale(action):
-        action = jnp.asarray(action, box.dtype)
-        return jnp.clip(centre + half * action, box.low, box.high)
+    def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function whose last arguments are `action, params`, with its action scaled."""
 
-    def step(key, state, action, params):
-        return inner.step(key, state, scale(action), params)
+        def call(*args):
+            *others, action, params = args
+            action = centre + half * jnp.asarray(action, box.dtype)
+            return function(*others, jnp.clip(action, box.low, box.high), params)
 
-    def step_rows(key, state, action, params):
-        return step_many(inner)(key, state, scale(action), params)
+        return call
 
-    def apply_agent(key, state, i, action, params):
-        return inner.apply_agent(key, state, i, scale(action), params)
-
-    def apply_all(key, state, action, params):
-        return inner.apply_all(key, state, scale(action), params)
-
-    made = replace(
+    names = ("step", "step_many", "apply_agent", "apply_all")
+    known = {name: getattr(inner, name) for name in names if inner.turn_based or "step" in name}
+    return replace(
         inner,
         spec=replace(inner.spec, action=replace(box, low=-1.0, high=1.0)),
-        step=step,
-        step_many=inner.step_many and step_rows,
+        **{name: function and scaled(function) for name, function in known.items()},
     )
-    if not inner.turn_based:
-        return made
-    return replace(made, apply_agent=apply_agent, apply_all=apply_all)

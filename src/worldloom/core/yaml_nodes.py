@@ -1,5 +1,6 @@
 """Values of a YAML file, each with the place where it stands, which begins every complaint."""
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,14 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.YAMLError(f"{key} is written twice (line {line})")
             keys.add(key)
         return super().construct_mapping(node, deep)
+
+
+# Numbers such as 1e6, which YAML takes for text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
 
 
 class Node:
@@ -55,7 +64,7 @@ class Node:
         }
 
     def number(self) -> float:
-        """A finite number without a unit; also 1e-3, which YAML takes for a text."""
+        """A finite number without a unit; also one in quotes."""
         value = self.value
         if isinstance(value, str):
             with suppress(ValueError):

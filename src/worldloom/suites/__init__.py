@@ -4,16 +4,14 @@ Nothing here imports jax: a suite's descriptor is light, and what it names is im
 """
 
 import functools
-import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worldloom.core.lazy import resolve
+from worldloom.core.lazy import load_file, resolve
 from worldloom.core.names import suggest
 from worldloom.training.suite import Suite, World
 
@@ -28,13 +26,7 @@ PREFIXES = {
 }
 
 
-@dataclass(frozen=True)
-class _Registered:
-    world: World
-    suite: str | None
-
-
-_REGISTERED: dict[str, _Registered] = {}
+_REGISTERED: dict[str, tuple[World, str | None]] = {}  # name -> (world, its suite)
 
 
 def suite(name: str) -> Suite:
@@ -48,7 +40,7 @@ def names(of: str | None = None) -> dict[str, str]:
     """Every known world with its one-line description, or those of one suite."""
     chosen = SUITES if of is None else (of,)
     known = {n: w.description for s in chosen for n, w in suite(s).worlds.items()}
-    own = {n: r.world.description for n, r in _REGISTERED.items() if of in (None, r.suite)}
+    own = {n: w.description for n, (w, suite) in _REGISTERED.items() if of in (None, suite)}
     return known | own
 
 
@@ -67,25 +59,24 @@ def register(
         raise ValueError(f"register: there is no suite {suite!r}; {suggest(suite, SUITES)}")
     if name in names():
         raise ValueError(f"register: there is already a world named {name!r}; choose another name")
-    _REGISTERED[name] = _Registered(World(make, description), suite)
+    _REGISTERED[name] = World(make, description), suite
     if "worldloom.adapters.gymnasium" in sys.modules:
         resolve("worldloom.adapters.gymnasium:register_worlds")()
 
 
 def suite_of(env: str, **options: Any) -> Suite:
     """The suite that trains a world: given by name, by YAML file, or as PATH.py:FUNCTION."""
-    for name in SUITES:
-        if env in suite(name).worlds:
-            return suite(name)
-    if env in _REGISTERED and _REGISTERED[env].suite is not None:
-        return suite(str(_REGISTERED[env].suite))
-    if _is_yaml(env):
-        return suite("grid")
-    if env.partition(":")[0] in PREFIXES:
-        return suite("plain")
-    made = make(env, **options)
-    own = getattr(made.base, "suite", None)  # a plant says that it is one
-    return suite(own or ("grid" if made.turn_based else "plain"))
+    own = next((name for name in SUITES if env in suite(name).worlds), None)
+    own = own or _REGISTERED.get(env, (None, None))[1]
+    if own is None and _is_yaml(env):
+        own = "grid"
+    if own is None and env.partition(":")[0] in PREFIXES:
+        own = "plain"
+    if own is None:
+        made = make(env, **options)
+        usual = "grid" if made.turn_based else "plain"
+        own = getattr(made.base, "suite", None) or usual  # a plant says that it is one
+    return suite(own)
 
 
 def maker(name: str) -> "Callable[..., PureEnv]":
@@ -94,59 +85,42 @@ def maker(name: str) -> "Callable[..., PureEnv]":
     A name that ends in .yaml is a file's path; PATH.py:FUNCTION is a function in a file of yours;
     gymnax:NAME and brax:NAME are worlds of those packages.
     """
-    if name in _REGISTERED:
-        return _resolved(_REGISTERED[name].world)
+    known = {n: w for each in SUITES for n, w in suite(each).worlds.items()}
+    known |= {n: w for n, (w, _) in _REGISTERED.items()}
+    if name in known:
+        function = known[name].make
+        return resolve(function) if isinstance(function, str) else function
     if _is_yaml(name):
         return functools.partial(resolve("worldloom.suites.grid.definition:load"), name)
     file = re.fullmatch(r"(.+\.py)(?::(\w+))?", name)
     if file:
-        return from_file(Path(file[1]), file[2] or "make")
+        return _from_file(Path(file[1]), file[2] or "make")
     prefix, _, rest = name.partition(":")
     if prefix in PREFIXES:
         return functools.partial(resolve(PREFIXES[prefix]), rest)
-    for each in SUITES:
-        if name in suite(each).worlds:
-            return _resolved(suite(each).worlds[name])
-    raise ValueError(f"there is no world {name!r}; {suggest(name, list(names()))}")
-
-
-def _resolved(world: World) -> "Callable[..., PureEnv]":
-    return resolve(world.make) if isinstance(world.make, str) else world.make
+    raise ValueError(f"there is no world {name!r}; {suggest(name, known)}")
 
 
 def _is_yaml(name: str) -> bool:
     return name.lower().endswith((".yaml", ".yml"))
 
 
-def from_file(path: Path, name: str) -> Any:
+def _from_file(path: Path, name: str) -> Any:
     """What a Python file of the user's defines under a name."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; write PATH.py:FUNCTION for a world of your own")
-    module = _load(path.resolve(), path.stat().st_mtime_ns)
+    module = load_file(path)
     if not hasattr(module, name):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ValueError(f"{path} has no function {name!r}; {suggest(name, public)}")
     return getattr(module, name)
 
 
-@functools.lru_cache(maxsize=8)
-def _load(path: Path, changed: int) -> Any:
-    """A file as a module, once for as long as it stays the same."""
-    label = f"worldloom_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(label, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[label] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def make(name: str, **options: Any) -> "PureEnv":
     """A world by name, with options of its own: ``make("treasurehunt", num_agents=3)``."""
     from worldloom.core.transforms import as_pure
 
-    function = maker(name)
-    known = _parameters(function)
+    function, known = maker(name), world_parameters(name)
     for option in options:
         if known is not None and option not in known:
             raise ValueError(f"{name} has no option {option!r}; {suggest(option, sorted(known))}")
@@ -159,18 +133,25 @@ def make(name: str, **options: Any) -> "PureEnv":
     return as_pure(made)
 
 
+def make_checked(name: str, options: Mapping[str, Any], label: str) -> "PureEnv":
+    """A world that can be reset; an option of the wrong type is a ValueError of one line."""
+    import jax
+
+    try:
+        env = make(name, **options)
+        jax.eval_shape(env.reset, jax.random.key(0), env.default_params())
+    except (TypeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{label}: an option is not known or of the wrong type ({reason}); "
+            f"mend the options {dict(options)}"
+        ) from error
+    return env
+
+
 def world_parameters(name: str) -> "dict[str, inspect.Parameter] | None":
     """Options of a world by name, with defaults and types; None where only its maker knows."""
-    return _parameters(maker(name))
-
-
-def option_names(function: Callable[..., Any]) -> set[str] | None:
-    """Keyword options of a maker; None if it takes **options, of which only itself knows."""
-    known = _parameters(function)
-    return None if known is None else set(known)
-
-
-def _parameters(function: Callable[..., Any]) -> "dict[str, inspect.Parameter] | None":
+    function = maker(name)
     known = dict(inspect.signature(function).parameters)
     named = {n: p for n, p in known.items() if p.kind is not p.VAR_KEYWORD}
     if named == known:

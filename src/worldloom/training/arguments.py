@@ -9,13 +9,16 @@ from typing import Any
 from worldloom.core.names import suggest
 
 
-def parse(kind: Any, argv: Sequence[str], prog: str, description: str) -> Any:
+def parse(kind: Any, argv: Sequence[str], prog: str = "", description: str = "") -> Any:
     """The dataclass `kind` filled from `argv`; a ValueError of one line if it cannot be.
 
-    `--help` prints and raises SystemExit(0), as tyro does.
+    By default it is named and documented as the command is. `--help` prints and raises
+    SystemExit(0), as tyro does.
     """
     import tyro
 
+    prog = prog or f"worldloom {kind.__name__.lower()}"
+    description = description or kind.__doc__
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -40,27 +43,33 @@ def run_group(prog: str, commands: Mapping[Any, Callable[[Any], int]], argv: Seq
     name, *rest = argv
     if name not in kinds:
         raise ValueError(f"there is no command {name!r}; {suggest(name, list(kinds))}")
-    return commands[kinds[name]](parse(kinds[name], rest, f"{prog} {name}", kinds[name].__doc__))
+    return commands[kinds[name]](parse(kinds[name], rest, f"{prog} {name}"))
 
 
 def name_values(pairs: Sequence[str]) -> dict[str, Any]:
-    """name=value pairs as a dict; values are read as YAML, or as numbers it does not know."""
-    import yaml
-
+    """name=value pairs as a dict; see `read_word`."""
     options = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ValueError(f"--world {pair}: write options as name=value, e.g. num_agents=3")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ValueError(f"--world {pair}: {text!r} is not a value that YAML knows") from None
-        if isinstance(value, str):
-            with contextlib.suppress(ValueError):  # YAML takes 1e-3 and nan for text
-                value = float(value)
-        options[name.replace("-", "_")] = value
+        options[name.replace("-", "_")] = read_word(f"--world {pair}", text)
     return options
+
+
+def read_word(flag: str, word: str) -> Any:
+    """A typed word as a number, true, false, none, or whatever else YAML takes it for."""
+    for number in (int, float):  # YAML takes 1e6 for text
+        with contextlib.suppress(ValueError):
+            return number(word)
+    if word.lower() == "none":
+        return None
+    import yaml
+
+    try:
+        return yaml.safe_load(word)
+    except yaml.YAMLError:
+        raise ValueError(f"{flag}: {word!r} is not a value that YAML knows") from None
 
 
 def one_line(complaint: str) -> str:
@@ -73,14 +82,14 @@ def one_line(complaint: str) -> str:
             sections.append([])
         else:
             sections[-1].append(text)
-    told = [" ".join(lines) for lines in sections[1:] if lines]
-    message = told[0] if told else "the arguments cannot be understood"
+    texts = [" ".join(lines) for lines in sections[1:] if lines]
+    message = texts[0] if texts else "the arguments cannot be understood"
     choice = re.match(r"invalid choice '(.*?)' for argument '(.*?)'.*?\((.*)\)", message)
     if choice:
         value, name, known = choice.groups()
         hint = suggest(value, re.findall(r"'(.*?)'", known))
         return f"{name} {value} is not known; {hint}"
-    meant = [re.search(r"--[^\s,]+", text) for text in told if text.startswith("Perhaps you meant")]
-    if meant and meant[0]:
-        return f"{message}; did you mean {meant[0].group()!r}?"
+    meant = re.search(r"\nPerhaps you meant.*?(--[^\s,]+)", "\n".join(texts))
+    if meant:
+        return f"{message}; did you mean {meant[1]!r}?"
     return f"{message.rstrip('.')}; see --help"

@@ -17,18 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.core.draws import is_key
 from worldloom.core.types import PyTree
 
 # What orbax says of arrays with other names; types and shapes are in the names.
 _OTHER_ARRAYS = ("Structure mismatch", "structures do not match")
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _words(leaf: Any) -> jax.Array:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def _name(path: Any, words: Any) -> str:
@@ -38,23 +35,19 @@ def _name(path: Any, words: Any) -> str:
 
 
 def _to_plain(tree: PyTree) -> dict[str, jax.Array]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    plain = [(path, _words(leaf)) for path, leaf in flat]
+    plain = [(path, _words(leaf)) for path, leaf in jax.tree.leaves_with_path(tree)]
     return {_name(path, words): words for path, words in plain if words.size}
 
 
 def _from_plain(plain: dict[str, jax.Array], like: PyTree) -> PyTree:
-    flat, structure = jax.tree_util.tree_flatten_with_path(like)
-    leaves = []
-    for path, leaf in flat:
+    def restored(path: Any, leaf: Any) -> jax.Array:
         words = jax.eval_shape(_words, leaf)
-        value = plain.get(_name(path, words))
-        if value is None:
-            value = np.zeros(words.shape, words.dtype)
+        value = plain.get(_name(path, words), np.zeros(words.shape, words.dtype))
         # By way of the host: arrays that orbax ties to a device would compile every program anew.
         value = jnp.asarray(np.asarray(value))
-        leaves.append(jax.random.wrap_key_data(value) if _is_key(leaf) else value)
-    return jax.tree.unflatten(structure, leaves)
+        return jax.random.wrap_key_data(value) if is_key(leaf) else value
+
+    return jax.tree_util.tree_map_with_path(restored, like)
 
 
 @contextmanager

@@ -16,18 +16,9 @@ from worldloom.core.names import suggest
 from worldloom.training.suite import Suite
 
 FORMAT = 2  # of config.json; 1, without the number, was one format for each suite
-# Settings that may change when a run is resumed: they do not touch what is learned.
-CADENCE = (
-    "steps",
-    "eval_every",
-    "eval_episodes",
-    "checkpoint_every",
-    "record_every",
-    "chunk",
-    "devices",
-)
-_COUNTS = ("steps", "num_worlds", "devices", "eval_episodes", "chunk")
 _PERIODS = ("eval_every", "checkpoint_every", "record_every")
+# Settings that may change when a run is resumed: they do not touch what is learned.
+CADENCE = ("steps", "eval_episodes", "chunk", "devices", *_PERIODS)
 # What settings were called before there was one grammar; ALGO is the algorithm's name.
 FORMER_NAMES = {
     "epochs": "steps, the budget in environment steps (offline: in updates)",
@@ -68,7 +59,7 @@ class TrainConfig:
     chunk: int = 10  # iterations in one compiled call, between which the host reports
 
     def __post_init__(self):
-        least = {name: 1 for name in _COUNTS} | {name: 0 for name in _PERIODS}
+        least = {name: 0 if name in _PERIODS else 1 for name in (*CADENCE, "num_worlds")}
         check_fields(self.env, self, at_least=least)
         check_seed(self.seed)
 
@@ -90,8 +81,8 @@ class TrainConfig:
     def fingerprint(self) -> str:
         """A short hash of everything that decides what is learned."""
         kept = {n: v for n, v in self.to_dict().items() if n not in self.cadence}
-        text = json.dumps(_canonical(kept), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        same = json.loads(json.dumps(kept), parse_float=_canonical)
+        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
 
 
 COMMON: dict[str, Field] = {
@@ -105,13 +96,10 @@ def _flat(config: Any) -> dict[str, Any]:
     return options | options.pop("hyper", {})
 
 
-def _canonical(value: Any) -> Any:
+def _canonical(number: str) -> float:
     """The same for 3 and 3.0, which are the same setting."""
-    if isinstance(value, Mapping):
-        return {name: _canonical(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_canonical(one) for one in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    value = float(number)
+    return int(value) if value.is_integer() else value
 
 
 # Nested settings -------------------------------------------------------------------------------
@@ -180,25 +168,18 @@ def _group(name: str, given: Any) -> Mapping[str, Any]:
 
 def _make_hyper(algorithm: Algorithm, options: Mapping[str, Any], place: str) -> Any:
     """The algorithm's config; numbers that may be vmapped go into the struct that holds them."""
-    numbers = _numbers_type(algorithm.config)
-    known = [f.name for f in fields(algorithm.config) if f.name != "hyper"]
-    known += [] if numbers is None else [f.name for f in fields(numbers)]
+    own = {f.name: f for f in fields(algorithm.config)}
+    numbers = type(default_of(own.pop("hyper"))) if "hyper" in own else None
+    known = [*own, *([] if numbers is None else [f.name for f in fields(numbers)])]
     for name in options:
         if name not in known:
             hint = "it is a setting of the run" if name in COMMON else suggest(name, known)
             raise ValueError(f"{place}{name} is not an option of {algorithm.name}; {hint}")
-    own = {f.name for f in fields(algorithm.config)}
     made = read_fields(algorithm.config, {n: v for n, v in options.items() if n in own}, place)
     if numbers is None:
         return made
     chosen = {n: v for n, v in options.items() if n not in own}
     return replace(made, hyper=read_fields(numbers, chosen, place))
-
-
-def _numbers_type(config: type) -> type | None:
-    """The struct of an algorithm's numbers that may be vmapped, where it has one."""
-    held = [f for f in fields(config) if f.name == "hyper"]
-    return type(default_of(held[0])) if held else None
 
 
 def _make_world(rules: type | None, options: Mapping[str, Any], place: str) -> Mapping[str, Any]:
@@ -232,6 +213,34 @@ def _unknown(name: str, algorithm: Algorithm, own: list[str]) -> str:
     if any(name == f.name for f in fields(algorithm.config)):
         return f"{name!r} is an option of {algorithm.name}: {algorithm.name}={{{name!r}: ...}}"
     return f"no setting {name!r}; {suggest(name, [*COMMON, *own, algorithm.name])}"
+
+
+# Kept settings ---------------------------------------------------------------------------------
+
+
+def read_header(folder: str | Path) -> dict[str, Any]:
+    """The content of a run's config.json; a ValueError if the folder holds no run we can read."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} is not a run folder: it has no config.json; name a folder under runs/"
+        )
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        settings = dict(header["config"])
+        if header.get("format") == FORMAT:
+            _ = header["suite"], settings["env"], settings["algo"]  # which all others need
+            return header
+        version = header.get("versions", {}).get("worldloom", "0.1")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
+            "name another folder"
+        ) from error
+    raise ValueError(
+        f"{folder} was written by worldloom {version}, whose runs this version cannot read; "
+        "train again, or look at it with that version"
+    )
 
 
 # Values ----------------------------------------------------------------------------------------
@@ -279,24 +288,22 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if value is None and type(None) in get_args(kind):
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
-    value = getattr(value, "tolist", lambda: value)()
+    plain: Any = getattr(value, "tolist", lambda: value)()
     if get_origin(kind) is tuple:
-        entries = value if isinstance(value, list | tuple) else (value,)
+        entries = plain if isinstance(plain, list | tuple) else (plain,)
         return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)
-    complaint = _complaint(value, kind)
-    if complaint:
-        raise ValueError(f"{name}={value!r}; it must be {complaint}")
-    return kind(value) if kind in (int, float, str) else value
+    allowed, words = _KINDS.get(kind, (object, ""))
+    if not isinstance(plain, allowed) or (isinstance(plain, bool) and kind in (int, float)):
+        raise ValueError(f"{name}={plain!r}; it must be {words}")
+    if kind is int and plain % 1:  # also of what is not finite
+        raise ValueError(f"{name}={plain!r}; it must be a whole number")
+    return kind(plain) if kind in (int, float, str) else plain
 
 
-def _complaint(value: Any, kind: Any) -> str | None:
-    if kind is bool:
-        return None if isinstance(value, bool) else "true or false"
-    if kind is str:
-        return None if isinstance(value, str | Path) else "text"
-    if kind not in (int, float):
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "a number"
-    is_whole = isinstance(value, int) or value.is_integer()
-    return None if kind is float or is_whole else "a whole number"
+_NUMBER = (int | float, "a number")
+_KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str | Path, "text"),
+    int: _NUMBER,
+    float: _NUMBER,
+}

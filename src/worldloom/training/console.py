@@ -1,15 +1,23 @@
-"""Tables and facts for people, in a terminal."""
+"""What commands print: tables and facts for people, JSON for programs."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from worldloom.core.files import plain
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as JSON."""
+    print(json.dumps(plain(value), indent=2), flush=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints a table; columns of numbers are aligned right."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     out = Table(title=title, title_justify="left", header_style="bold")
     for n, column in enumerate(columns):
         cells = [str(row[n]) for row in rows]
@@ -31,6 +39,9 @@ def _is_number(text: str) -> bool:
 
 def facts(title: str, values: Mapping[str, Any]) -> None:
     """Prints names and values side by side, each in one line: paths stay whole."""
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console()
     console.print(f"[italic]{escape(title)}", soft_wrap=True)
     width = max(map(len, values), default=0)

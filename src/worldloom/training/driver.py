@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,6 @@ class Hook:
 
 def open_checkpoints(folder: Path) -> Checkpoints:
     """The checkpoints of an existing run, of which there must be at least one."""
-    checkpoints = None
     if (Path(folder) / "checkpoints").is_dir():
         checkpoints = Checkpoints(Path(folder) / "checkpoints")
         if checkpoints.latest is not None:
@@ -100,22 +99,14 @@ def drive(
 ) -> "Run":
     """Takes a run to the end of its plan; with `resume` on from its newest checkpoint.
 
-    Ctrl-C ends it after the current chunk with a checkpoint; `run.interrupted` then says so.
+    Ctrl-C ends it after the current chunk with a checkpoint; `run.interrupted` then says so. Of
+    several processes, those that do not lead compute their part and write nothing.
     """
-    if not leads():
-        with _stop_on_signal():  # all processes get it: this one must wait for what the leader says
-            return _follow(run, resume)
     folder, trainer, plan = run.folder, run.trainer, run.plan
-    if resume:
-        checkpoints = open_checkpoints(folder)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in run.problem.files.items():
-            write = write_text if isinstance(content, str) else write_bytes
-            write(folder / name, content)  # pyright: ignore[reportArgumentType]
-        checkpoints = Checkpoints(folder / "checkpoints")
+    hooks = [_Rows(), *hooks] if leads() else []
+    checkpoints = open_checkpoints(folder) if resume else None
     try:
-        if resume:
+        if checkpoints is not None:
             trainer.load(checkpoints.restore(trainer.template()))
             if plan.total < trainer.iteration:
                 raise ValueError(
@@ -123,24 +114,29 @@ def drive(
                     "behind it, ask for more"
                 )
             set_clock(run)
+        elif leads():
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in run.problem.files.items():
+                write = write_text if isinstance(content, str) else write_bytes
+                write(folder / name, content)  # pyright: ignore[reportArgumentType]
+            checkpoints = Checkpoints(folder / "checkpoints")
+        # All processes get the signal: those that follow must wait for what the leader says.
         with _stop_on_signal() as stop:
-            write_json(folder / "config.json", _header(run, command))
-            done = trainer.iteration
-            metrics = JsonLines(folder / "metrics.jsonl", done)
-            evals = JsonLines(folder / "eval.jsonl", done)
-            with closing(metrics), closing(evals):
-                for hook in hooks:
-                    hook.on_start(run)
-                _loop(run, metrics, evals, checkpoints, hooks, stop)
+            if leads():
+                write_json(folder / "config.json", _header(run, command))
+            for hook in hooks:
+                hook.on_start(run)
+            _loop(run, checkpoints, hooks, stop)
         run.interrupted = trainer.iteration < plan.total
-        if run.evaluation is None and not run.interrupted:
+        if leads() and run.evaluation is None and not run.interrupted:
             run.evaluation = _score(run)  # resumed after its last step: nothing was left to do
         for hook in hooks:
             hook.on_end(run)
     finally:
         for hook in hooks:
             hook.close()
-        checkpoints.close()
+        if checkpoints is not None:
+            checkpoints.close()
     return run
 
 
@@ -168,115 +164,111 @@ def _header(run: "Run", command: str) -> dict[str, Any]:
     }
 
 
-def metric_rows(
-    metrics: Mapping[str, np.ndarray],
-    first: int,
-    steps_per_iteration: int,
-    start: float,
-    end: float,
-) -> list[dict[str, Any]]:
-    """A row for each of a chunk's iterations; its seconds are spread evenly over them."""
-    count = len(metrics["finite"])
-    rows = []
-    for n in range(count):
-        done = first + n + 1
-        row: dict[str, Any] = {"iteration": done, "steps": done * steps_per_iteration}
-        row |= {name: values[n] for name, values in metrics.items() if name != "finite"}
-        row["seconds"] = round(start + (end - start) * (n + 1) / count, 4)
-        rows.append(row)
-    return rows
+def curves(row: Row) -> Row:
+    """What of a row can be drawn: numbers, and one for each agent; tables are for other hooks."""
+    return {name: value for name, value in row.items() if np.ndim(value) <= 1}
 
 
-def _advance(run: "Run", metrics: JsonLines, hooks: Sequence[Hook]) -> None:
-    """One chunk, and what it came to."""
-    trainer, first = run.trainer, run.trainer.iteration
+class _Rows(Hook):
+    """metrics.jsonl and eval.jsonl: a row for each iteration, and for each evaluation."""
+
+    _metrics: JsonLines | None = None
+    _evals: JsonLines | None = None
+
+    def on_start(self, run: "Run") -> None:
+        self._metrics = JsonLines(run.folder / "metrics.jsonl", run.iteration)
+        self._evals = JsonLines(run.folder / "eval.jsonl", run.iteration)
+
+    def on_iterations(self, run: "Run", rows: Sequence[Row]) -> None:
+        assert self._metrics is not None
+        for row in rows:
+            self._metrics.write(curves(row))
+
+    def on_evaluation(self, run: "Run", evaluation: Any) -> None:
+        assert self._evals is not None
+        row = {
+            "iteration": run.iteration,
+            "steps": run.steps,
+            "seconds": round(run.train_seconds, 4),
+            "eval_seconds": round(evaluation.seconds, 4),
+        }
+        self._evals.write(row | evaluation.to_dict())
+
+    def close(self) -> None:
+        for sink in (self._metrics, self._evals):
+            if sink is not None:
+                sink.close()
+
+
+def _advance(run: "Run", hooks: Sequence[Hook]) -> None:
+    """One chunk, and what it came to: a row for each iteration, with its share of the seconds."""
+    trainer, first, before = run.trainer, run.trainer.iteration, run.train_seconds
     compiled, start = trainer.compile_seconds, time.perf_counter()
-    measured = trainer.advance(run.plan.next_stop(first) - first)
+    metrics = dict(trainer.advance(run.plan.next_stop(first) - first))
     compiled = trainer.compile_seconds - compiled
-    before = run.train_seconds
     run.train_seconds += time.perf_counter() - start - compiled
-    rows = metric_rows(measured, first, trainer.steps_per_iteration, before, run.train_seconds)
-    for row in rows:  # tables of more than one axis are for hooks
-        metrics.write({name: value for name, value in row.items() if np.ndim(value) <= 1})
+    finite = metrics.pop("finite")
+    each = (run.train_seconds - before) / len(finite)
+    rows = [
+        {
+            "iteration": first + n,
+            "steps": (first + n) * trainer.steps_per_iteration,
+            **{name: values[n - 1] for name, values in metrics.items()},
+            "seconds": round(before + each * n, 4),
+        }
+        for n in range(1, len(finite) + 1)
+    ]
     for hook in hooks:
         hook.on_iterations(run, rows)
-    for row, finite in zip(rows, measured["finite"], strict=True):
-        if not finite:
-            raise ValueError(
-                f"step {row['steps']:,}: rewards or losses are no longer finite; lower the "
-                f"learning rate or mend the world's values ({run.folder} keeps its last good "
-                "checkpoint)"
-            )
+    if not finite.all():
+        raise ValueError(
+            f"step {rows[int(np.argmin(finite))]['steps']:,}: rewards or losses are no longer "
+            "finite; lower the learning rate or mend the world's values "
+            f"({run.folder} keeps its last good checkpoint)"
+        )
 
 
 def _loop(
-    run: "Run",
-    metrics: JsonLines,
-    evals: JsonLines,
-    checkpoints: Checkpoints,
-    hooks: Sequence[Hook],
-    stop: threading.Event,
+    run: "Run", checkpoints: Checkpoints | None, hooks: Sequence[Hook], stop: threading.Event
 ) -> None:
     plan, trainer = run.plan, run.trainer
 
     def due(period: int) -> bool:
         return bool(period) and trainer.iteration % period == 0
 
+    def write_timing() -> None:
+        if leads():
+            write_json(run.folder / "timing.json", run.timing())
+
+    def save() -> None:
+        state = trainer.state()  # asked for by all processes: each may hold a part of it
+        if leads() and checkpoints is not None:
+            checkpoints.save(trainer.iteration, state)
+
     # Asked once a chunk, by all processes.
     while trainer.iteration < plan.total and not agreed(stop.is_set()):
-        _advance(run, metrics, hooks)
+        _advance(run, hooks)
         last = trainer.iteration >= plan.total
         # Before the checkpoint: a run killed here evaluates again when it is resumed.
-        if last or due(plan.eval_every):
-            _evaluate(run, evals, hooks)
-        write_json(run.folder / "timing.json", run.timing())
+        if leads() and (last or due(plan.eval_every)):
+            run.evaluation = evaluation = _score(run)
+            run.eval_seconds += evaluation.seconds
+            for hook in hooks:
+                hook.on_evaluation(run, evaluation)
+        write_timing()
         if last or due(plan.checkpoint_every):
-            checkpoints.save(trainer.iteration, trainer.state())
+            save()
         if due(plan.record_every):
             for hook in hooks:
                 hook.on_record(run)
     if trainer.iteration < plan.total:  # stopped
-        write_json(run.folder / "timing.json", run.timing())
-        checkpoints.save(trainer.iteration, trainer.state())
-
-
-def _follow(run: "Run", resume: bool) -> "Run":
-    """The same run in a process that does not lead: it computes its part and writes nothing."""
-    plan, trainer = run.plan, run.trainer
-    if resume:
-        with closing(open_checkpoints(run.folder)) as checkpoints:
-            trainer.load(checkpoints.restore(trainer.template()))
-    while trainer.iteration < plan.total and not agreed(False):
-        first = trainer.iteration
-        metrics = trainer.advance(plan.next_stop(first) - first)
-        if not metrics["finite"].all():
-            raise ValueError("rewards or losses are no longer finite, as the leader says")
-        done, period = trainer.iteration, plan.checkpoint_every
-        if done >= plan.total or (period and done % period == 0):
-            trainer.state()  # of which the leader saves what this process holds
-    if trainer.iteration < plan.total:
-        run.interrupted = True
-        trainer.state()
-    return run
+        write_timing()
+        save()
 
 
 def _score(run: "Run") -> Any:
     key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + run.config.seed), run.iteration)
     return run.evaluator(run.agents, key)
-
-
-def _evaluate(run: "Run", evals: JsonLines, hooks: Sequence[Hook]) -> None:
-    run.evaluation = evaluation = _score(run)
-    run.eval_seconds += evaluation.seconds
-    row = {
-        "iteration": run.iteration,
-        "steps": run.steps,
-        "seconds": round(run.train_seconds, 4),
-        "eval_seconds": round(evaluation.seconds, 4),
-    }
-    evals.write(row | evaluation.to_dict())
-    for hook in hooks:
-        hook.on_evaluation(run, evaluation)
 
 
 @contextmanager

@@ -17,6 +17,11 @@ from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree
 
 
+def standard_error(values: np.ndarray) -> float:
+    """Of the mean of independent values; NaN for a single one."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
 @dataclass(frozen=True)
 class EpisodeScores:
     """Returns and lengths of independent episodes."""
@@ -31,10 +36,7 @@ class EpisodeScores:
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean; NaN for a single episode."""
-        if len(self.returns) < 2:
-            return math.nan
-        return float(self.returns.std(ddof=1) / math.sqrt(len(self.returns)))
+        return standard_error(self.returns)
 
     def to_dict(self) -> dict[str, Any]:
         return {

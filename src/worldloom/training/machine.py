@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,11 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Installed versions of what results depend on; packages that are absent are left out."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def machine() -> dict[str, Any]:

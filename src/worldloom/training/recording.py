@@ -11,7 +11,7 @@ import numpy as np
 
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
-from worldloom.core.rollout import play_steps, run_episode_batch
+from worldloom.core.rollout import run_episode_batch, unroll
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import batch, observe_all
 from worldloom.core.types import Array, Key, PyTree
@@ -58,24 +58,14 @@ def _steps(env: PureEnv, act: Any, episodes: int, explore: float, agents: PyTree
     reset_key, play_key = draws.split(key)
     state, first = worlds.reset(reset_key, params)
 
-    def choose(world, memory, key):
-        return act(agents, world[1], key, explore=explore), memory
+    def choose(obs, key):
+        return act(agents, obs, key, explore=explore)
 
-    def step(world, action, key):
-        state, obs, alive = world
-        state, after = worlds.step(key, state, action, params)
-        row = {
-            "obs": obs,
-            "action": action,
-            "reward": after.reward,
-            "next_obs": after.obs,
-            "terminated": after.terminated,
-        }
-        return (state, after.obs, alive & ~(after.terminated | after.truncated)), (row, alive)
-
-    world = (state, first.obs, jnp.ones(episodes, bool))
     assert env.spec.horizon is not None
-    return play_steps(choose, step, play_key, world, (), env.spec.horizon)[2]
+    horizon = env.spec.horizon
+    _, _, (obs, action, after) = unroll(worlds, choose, play_key, state, first, params, horizon)
+    ended = _ended_before(after.terminated | after.truncated)
+    return _columns(obs, action, after.reward, after.obs, after.terminated), ~ended
 
 
 def _turns(env: PureEnv, act: Any, episodes: int, explore: float, agents: PyTree, key: Key) -> Any:
@@ -88,21 +78,24 @@ def _turns(env: PureEnv, act: Any, episodes: int, explore: float, agents: PyTree
     state, turns, _ = run_episode_batch(worlds, choose, key, agents, params, env.spec.horizon)
     last = observe_all(worlds, state, params)
     next_obs = jax.tree.map(lambda x, end: jnp.concatenate([x[1:], end[None]]), turns.record, last)
-    ended = jnp.cumsum(turns.terminated, axis=0) - turns.terminated > 0  # (T, W): before this turn
-    agents_count = env.spec.num_agents
 
     def for_agents(x: Array) -> Array:  # (T, W) to (T, A, W)
-        return jnp.repeat(x[:, None], agents_count, axis=1)
+        return jnp.repeat(x[:, None], env.spec.num_agents, axis=1)
 
-    row = {
-        "obs": turns.record,
-        "action": turns.action,
-        "reward": turns.reward,
-        "next_obs": next_obs,
-        "terminated": for_agents(turns.terminated),
-    }
-    lanes = (row, for_agents(~ended))
+    ends = for_agents(turns.terminated)
+    row = _columns(turns.record, turns.action, turns.reward, next_obs, ends)
+    lanes = (row, for_agents(~_ended_before(turns.terminated)))
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), lanes)
+
+
+def _columns(*columns: PyTree) -> dict[str, PyTree]:
+    names = ("obs", "action", "reward", "next_obs", "terminated")
+    return dict(zip(names, columns, strict=True))
+
+
+def _ended_before(done: Array) -> Array:
+    """(T, W): the world had ended before this step."""
+    return jnp.cumsum(done, axis=0) - done > 0
 
 
 def recorded_data(path: str, env: PureEnv, networks: Networks) -> Callable[[], Dataset] | None:
@@ -114,7 +107,7 @@ def recorded_data(path: str, env: PureEnv, networks: Networks) -> Callable[[], D
         space = env.spec.action
         is_choice = isinstance(space, Discrete)
         data = _load_choices(path, space.n) if is_choice else dataset_files.load(path)
-        expected = (_features(env, networks), _action_size(env))
+        expected = (_features(env, networks), space.shape[0] if isinstance(space, Box) else 1)
         sizes = (data.rows.obs.shape[-1], data.rows.action.shape[-1])
         if sizes != expected:
             raise ValueError(
@@ -148,8 +141,3 @@ def _features(env: PureEnv, networks: Networks) -> int:
         return networks.encode(one if env.turn_based else jax.tree.map(lambda x: x[None], obs))
 
     return jax.eval_shape(encoded, jax.random.key(0)).shape[-1]
-
-
-def _action_size(env: PureEnv) -> int:
-    space = env.spec.action
-    return space.shape[0] if isinstance(space, Box) else 1

@@ -1,6 +1,5 @@
 """The one run: trained, resumed or loaded, with the same face in all three."""
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_seed
 from worldloom.core.draws import as_key
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.training.config import FORMAT, TrainConfig, make_config
+from worldloom.training.config import TrainConfig, make_config, read_header
 from worldloom.training.driver import Hook, Plan, drive, open_checkpoints, plan_of, set_clock
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.loops import make_trainer
@@ -213,31 +212,6 @@ def check_empty(folder: Path) -> None:
     """Raises ValueError if a new run must not be written there."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already exists and is not empty; choose another, or resume it")
-
-
-def read_header(folder: str | Path) -> dict[str, Any]:
-    """The content of a run's config.json; a ValueError if the folder holds no run we can read."""
-    path = Path(folder) / "config.json"
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} is not a run folder: it has no config.json; name a folder under runs/"
-        )
-    try:
-        header = json.loads(path.read_text(encoding="utf-8"))
-        settings = dict(header["config"])
-        if header.get("format") == FORMAT:
-            _ = header["suite"], settings["env"], settings["algo"]  # which all others need
-            return header
-        version = header.get("versions", {}).get("worldloom", "0.1")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
-            "name another folder"
-        ) from error
-    raise ValueError(
-        f"{folder} was written by worldloom {version}, whose runs this version cannot read; "
-        "train again, or look at it with that version"
-    )
 
 
 def read_config(folder: str | Path, suite: Suite) -> TrainConfig:

@@ -1,6 +1,5 @@
 """Work in a process of its own, and a compilation cache of one's own."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from worldloom.core.files import plain
+from worldloom.core.lazy import resolve
 
 _CACHE_SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
@@ -83,12 +83,5 @@ def in_fresh_process(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _main() -> None:
-    module, name = sys.argv[1].split(":")
-    function = getattr(importlib.import_module(module), name)
-    result = function(json.load(sys.stdin))
-    print(json.dumps(plain(result)))
-
-
 if __name__ == "__main__":
-    _main()
+    print(json.dumps(plain(resolve(sys.argv[1])(json.load(sys.stdin)))))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from worldloom.core.protocols import PureEnv
-    from worldloom.core.types import Array, Key, PyTree
+    from worldloom.core.types import Array, PyTree
     from worldloom.nn.networks import Networks
     from worldloom.replay.dataset import Dataset
     from worldloom.training.config import TrainConfig
@@ -81,10 +81,8 @@ class Evaluation(Protocol):
         ...
 
 
-class Evaluator(Protocol):
-    """Plays episodes with what a trainer gives as its agents."""
-
-    def __call__(self, agents: "PyTree", key: "Key") -> Evaluation: ...
+# Plays episodes with what a trainer gives as its agents: evaluator(agents, key).
+Evaluator = Callable[[Any, Any], Evaluation]
 
 
 @dataclass(frozen=True)

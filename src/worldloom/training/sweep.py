@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +25,16 @@ from worldloom.core import stack
 from worldloom.core.files import write_json
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, PyTree
-from worldloom.training.config import CADENCE, TrainConfig, make_config, merge, nest
+from worldloom.training.config import TrainConfig, make_config, merge, nest
 from worldloom.training.driver import EVALUATION_KEY, plan_of
+from worldloom.training.evaluate import standard_error
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
-from worldloom.training.options import Option, Schema, read_value
 from worldloom.training.progress import ProgressBar
 from worldloom.training.run import check_fit
 from worldloom.training.suite import Problem, Suite
+from worldloom.training.timer import compiled
 from worldloom.training.trainer import Trainer
 
 # Runs side by side in one call: bounds the memory that a sweep needs.
@@ -55,50 +56,6 @@ class Point:
     @property
     def label(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.values.items())
-
-
-def parse_grid(schema: Schema, texts: Sequence[str]) -> Grid:
-    """(name, values) for texts like "ppo.learning_rate=1e-3,3e-4" or "world.num_agents=2,4".
-
-    Entries of a tuple are joined by x: "ppo.hidden=64x64,128".
-    """
-    words: dict[str, list[str]] = {}
-    for text in texts:
-        name, equals, listed = text.partition("=")
-        name, listed = name.strip().replace("-", "_"), [w.strip() for w in listed.split(",")]
-        if not equals or not name or not all(listed):
-            raise ValueError(
-                f"--grid {text}: write name=value,value,... such as ppo.learning_rate=1e-3,3e-4"
-            )
-        if name in words or len(set(listed)) < len(listed):
-            raise ValueError(f"--grid {text}: {name} or one of its values is given twice")
-        if name in CADENCE and name != "steps":
-            raise ValueError(
-                f"--grid {text}: {name} changes how a run is watched, not what it learns; "
-                "vary another setting"
-            )
-        words[name] = listed
-    schemas = [schema.with_algorithm(algo) for algo in words.get("algo", [schema.algo])]
-    return [(name, _values(_find(schemas, name), listed)) for name, listed in words.items()]
-
-
-def _find(schemas: Sequence[Schema], name: str) -> Option:
-    """The setting of that name, in the runs of whichever algorithm has it."""
-    for schema in schemas[:-1]:
-        try:
-            return schema.find(f"--{name}")
-        except ValueError:
-            continue
-    return schemas[-1].find(f"--{name}")
-
-
-def _values(option: Option, words: Sequence[str]) -> list[Any]:
-    kinds = (option.kind, *get_args(option.kind))
-    is_tuple = any(get_origin(kind) is tuple for kind in kinds)
-    flag = f"--grid {option.name}"
-    return [
-        read_value(flag, word.split("x") if is_tuple else [word], option.kind) for word in words
-    ]
 
 
 def points(suite: Suite, given: Mapping[str, Any], grid: Grid) -> list[Point]:
@@ -212,7 +169,7 @@ def run_together(
         state, rows = jax.lax.scan(lambda s, _: own.iterate(s, *shared), state, None, iterations)
         return own.agents(state), rows[curve_name(rows)], rows["finite"].all()
 
-    numbers = stack.stack([_arrays(numbers_of(config)) for config in configs])
+    numbers = stack.stack([jax.tree.map(jnp.float32, numbers_of(config)) for config in configs])
     params = stack.stack([problem.env.default_params() for problem in problems])
     table = trainer.shared[0] if offline else ()
     count = len(configs)
@@ -222,17 +179,12 @@ def run_together(
     order = jnp.minimum(jnp.arange(calls * size), count - 1).reshape(calls, size)
     chosen = jnp.asarray(seeds, jnp.uint32)
     arguments = [(chosen[n], stack.index(numbers, n), stack.index(params, n), table) for n in order]
+    program, compile_seconds = compiled(jax.vmap(whole, (0, 0, 0, None)), *arguments[0])
     start = time.perf_counter()
-    program = jax.jit(jax.vmap(whole, (0, 0, 0, None))).lower(*arguments[0]).compile()
-    compiled = time.perf_counter()
     parts = [jax.device_get(program(*each)) for each in arguments]
-    seconds = time.perf_counter() - compiled
+    seconds = time.perf_counter() - start
     agents, curves, finite = jax.tree.map(lambda *x: np.concatenate(x)[:count], *parts)
-    return Outcome(stack.unstack(agents), curves, finite, seconds, compiled - start)
-
-
-def _arrays(numbers: Mapping[str, float]) -> dict[str, Array]:
-    return {name: jnp.float32(value) for name, value in numbers.items()}
+    return Outcome(stack.unstack(agents), curves, finite, seconds, compile_seconds)
 
 
 def run_in_turn(
@@ -308,8 +260,9 @@ def sweep(
     if seeds < 1:
         raise ValueError(f"sweep: seeds={seeds}; use at least 1")
     chosen = points(suite, given, grid)
-    planned = _plan(suite, chosen)
-    programs = list(dict.fromkeys(one.key for one in planned))
+    planned, programs = _plan(suite, chosen), {}
+    for n, one in enumerate(planned):
+        programs.setdefault(one.key, []).append(n)
     path = new_folder(out, f"sweep-{world_label(chosen[0].config.env)}") / "sweep.json"
     path.parent.mkdir(parents=True)
     header = {
@@ -323,23 +276,22 @@ def sweep(
         "machine": machine(),
     }
     rows: dict[int, dict[str, Any]] = {}
-    bar = ProgressBar(sum(point.config.steps for point in chosen) * seeds)
-    done = 0
+    bar, done = ProgressBar(sum(point.config.steps for point in chosen) * seeds), 0
     try:
-        for number, program in enumerate(programs):
-            members = [n for n, one in enumerate(planned) if one.key == program]
+        for number, members in enumerate(programs.values()):
             runs = [planned[n] for n in members for _ in range(seeds)]
             configs = [one.point.config for one in runs]
             own_seeds = [config.seed + n % seeds for n, config in enumerate(configs)]
             work = run_in_turn if runs[0].alone else run_together
             outcome = work(configs, [one.problem for one in runs], own_seeds)
-            scores = list(map(_score, runs, outcome.agents, own_seeds))
+            scores = np.array(list(map(_score, runs, outcome.agents, own_seeds)))
             for place, n in enumerate(members):
                 part = slice(place * seeds, (place + 1) * seeds)
-                rows[n] = _row(planned[n], outcome, scores, part, own_seeds[part], number)
+                about = {"seeds": own_seeds[part], "program": number}
+                rows[n] = _row(planned[n], outcome, scores, part) | about
             results = [rows[n] for n in sorted(rows)]
-            complete = {"complete": len(results) == len(chosen), "results": results}
-            write_json(path, header | complete)
+            complete = len(results) == len(chosen)
+            write_json(path, header | {"complete": complete, "results": results})
             done += sum(config.steps for config in configs)
             bar.update(done, f"program {number + 1} of {len(programs)}")
     finally:
@@ -354,30 +306,20 @@ def _score(run: _Planned, agents: PyTree, seed: int) -> float:
     return run.evaluator(agents, key).mean
 
 
-def _row(
-    planned: _Planned,
-    outcome: Outcome,
-    all_scores: Sequence[float],
-    runs: slice,
-    seeds: Sequence[int],
-    program: int,
-) -> dict[str, Any]:
+def _row(planned: _Planned, outcome: Outcome, scores: np.ndarray, runs: slice) -> dict[str, Any]:
     """One point's results; seconds are its share of its program's."""
-    scores = np.array(all_scores[runs])
-    share = len(scores) / len(all_scores)
-    spread = scores.std(ddof=1) / math.sqrt(len(scores)) if len(scores) > 1 else math.nan
+    own = scores[runs]
+    share = len(own) / len(scores)
     return {
         "settings": planned.point.label,
         "values": dict(planned.point.values),
-        "seeds": list(seeds),
-        "scores": [round(float(score), 4) for score in scores],
-        "mean": float(scores.mean()),
-        "stderr": float(spread),
-        "worst": float(scores.min()),
+        "scores": [round(float(score), 4) for score in own],
+        "mean": float(own.mean()),
+        "stderr": standard_error(own),
+        "worst": float(own.min()),
         "diverged": int((~outcome.finite[runs]).sum()),
         "curve": [round(float(x), 3) for x in outcome.curves[runs].mean(axis=0)],
         "steps_per_iteration": planned.trainer.steps_per_iteration,
         "seconds": round(outcome.seconds * share, 3),
         "compile_seconds": round(outcome.compile_seconds * share, 3),
-        "program": program,
     }

@@ -37,10 +37,7 @@ def seconds(fn: Callable[..., Any], *args: Any) -> float:
 
 def measure(fn: Callable[..., Any], *args: Any, repeats: int = 5, warmup: int = 1) -> Timing:
     """`repeats` timed calls after `warmup` calls that do not count."""
-    _check(repeats)
-    for _ in range(warmup):
-        jax.block_until_ready(fn(*args))
-    return Timing(tuple(seconds(fn, *args) for _ in range(repeats)))
+    return interleave({"": lambda: fn(*args)}, repeats, warmup)[""]
 
 
 def interleave(
@@ -50,7 +47,8 @@ def interleave(
 
     Each round starts with another function: none always runs in the wake of the same one.
     """
-    _check(repeats)
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats}; a median needs at least 1")
     names = list(fns)
     for _ in range(warmup):
         for name in names:
@@ -80,11 +78,6 @@ def ratio(slow: float | None, fast: float | None) -> float | None:
     if not slow or not fast or slow == float("inf") or fast == float("inf"):
         return None
     return slow / fast
-
-
-def _check(repeats: int) -> None:
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats}; a median needs at least 1")
 
 
 class Progress:

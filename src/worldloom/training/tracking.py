@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from worldloom.training.driver import Hook
+from worldloom.training.driver import Hook, curves
 from worldloom.training.run import Run
 from worldloom.training.trackers.async_logger import MinimalAsyncLogger
 from worldloom.training.trackers.tracker import Tracker, open_tracker
@@ -53,7 +51,7 @@ class Tracking(Hook):
         self._tell({"settings": run.config.to_dict(), "tags": tags, "step": run.steps + 1})
 
     def on_iterations(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._tell({"rows": [_curves(row) for row in rows]})
+        self._tell({"rows": [curves(row) for row in rows]})
 
     def on_evaluation(self, run: Run, evaluation: Any) -> None:
         # A list holds its episodes here, which are no curves.
@@ -76,8 +74,3 @@ class Tracking(Hook):
     def _tell(self, news: Mapping[str, Any]) -> None:
         if self._logger is not None:
             self._logger.log(news)
-
-
-def _curves(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a row can be drawn: numbers, and lists of one for each agent."""
-    return {name: value for name, value in row.items() if np.ndim(value) <= 1}

@@ -14,6 +14,7 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import run_episode_batch
 from worldloom.core.transforms import base_state, batch
 from worldloom.core.types import Array, Key, PyTree
+from worldloom.training.evaluate import standard_error
 from worldloom.training.loops.turns import alive
 
 
@@ -31,10 +32,7 @@ class GridEvaluation:
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean; NaN for a single episode."""
-        if len(self.scores) < 2:
-            return math.nan
-        return float(self.scores.std(ddof=1) / math.sqrt(len(self.scores)))
+        return standard_error(self.scores)
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -23,9 +23,8 @@ from worldloom.suites.grid.suite import JAX_MODES
 from worldloom.training.config import TrainConfig
 from worldloom.training.loops import turn_loop
 from worldloom.training.loops.turns import TurnLoop, agent_keys
-from worldloom.training.programs import Jitted, Repeated
 from worldloom.training.suite import Problem
-from worldloom.training.trainer import Trainer
+from worldloom.training.trainer import Jitted, Repeated, Trainer
 
 
 class ModeTrainer(Trainer):

@@ -34,22 +34,12 @@ def make_env(config: TrainConfig, folder: Path | None = None) -> PureEnv:
     own = None if folder is None else Path(folder) / WORLD_FILE
     # The file that a run was started with may have been edited since, or moved.
     name = str(own) if own is not None and own.is_file() else config.env
-    options = dict(config.world)
-    try:
-        env = suites.make(name, **options)
-        params = env.default_params()
-        jax.eval_shape(env.reset, jax.random.key(0), params)
-    except (TypeError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{config.env}: an option is not known or of the wrong type ({reason}); "
-            f"mend the options {options}"
-        ) from error
-    numbers = [np.asarray(x) for x in jax.tree.leaves(params)]
+    env = suites.make_checked(name, config.world, config.env)
+    numbers = [np.asarray(x) for x in jax.tree.leaves(env.default_params())]
     if not all(np.isfinite(x).all() for x in numbers):
         raise ValueError(
             f"{config.env}: its rewards or rates are not all finite numbers; "
-            f"mend the options {options}"
+            f"mend the options {dict(config.world)}"
         )
     if env.spec.horizon is None or not env.turn_based:
         raise ValueError(
@@ -91,7 +81,7 @@ def _make_evaluator(
         levels = config.hyper.num_quantiles
         hyper = replace(config.hyper, act_levels="midpoints", act_quantiles=levels)
         act = replace(trainer.loop, agent=replace(trainer.loop.agent, config=hyper)).act
-    return GridEvaluator(getattr(trainer.loop, "seen", env), act, episodes)
+    return GridEvaluator(getattr(trainer.loop, "observed", env), act, episodes)
 
 
 def _mode_trainer(config: TrainConfig, problem: Problem) -> Any:

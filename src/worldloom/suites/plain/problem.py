@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from worldloom import suites
 from worldloom.adapters.single_agent import as_single
 from worldloom.algos.algorithm import action_kind
@@ -19,15 +17,7 @@ from worldloom.training.suite import Problem
 
 def make_env(config: TrainConfig) -> PureEnv:
     """The world that the settings name, with actions in [-1, 1] where they are continuous."""
-    try:
-        env = suites.make(config.env, **config.world)
-        jax.eval_shape(env.reset, jax.random.key(0), env.default_params())
-    except (TypeError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{config.env}: an option is not known or of the wrong type ({reason}); "
-            f"mend the options {dict(config.world)}"
-        ) from error
+    env = suites.make_checked(config.env, config.world, config.env)
     if env.spec.horizon is None:
         raise ValueError(
             f"{config.env}: training needs a world whose episodes end; wrap it in time_limit"

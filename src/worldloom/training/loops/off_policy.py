@@ -20,12 +20,13 @@ from worldloom.core.transforms import autoreset_batch, episode_stats
 from worldloom.core.types import Array, Key, PyTree, RunState, TimeStep
 from worldloom.replay.uniform import UniformBuffer
 from worldloom.training.loops.summary import as_dict, episode_summary, is_finite
+from worldloom.training.trainer import Loop
 
 STEPS_PER_ITERATION = 2048  # at least, over all worlds: so that metrics come at a readable rate
 
 
 @dataclass(frozen=True)
-class StepLoop:
+class StepLoop(Loop):
     """The off-policy loop of one world and agent, as pure functions.
 
     An iteration is as many rounds of `unroll_length` steps in every world and `gradient_steps`
@@ -71,14 +72,8 @@ class StepLoop:
     def steps_per_iteration(self) -> int:
         return self.rounds * self.steps_per_round
 
-    def place(self, tree: PyTree, what: str) -> PyTree:
-        return tree  # on one device
-
     def agents(self, run: RunState) -> PyTree:
         return run.learner.params
-
-    def act(self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float) -> Array:
-        return self.agent.act(params, obs, key, explore=explore)[0]
 
     def init(self, key: Key, params: PyTree) -> RunState:
         """A run before its first iteration: a fresh learner, an empty memory."""
@@ -111,7 +106,7 @@ class StepLoop:
         run, (steps, learned) = jax.lax.scan(one, run, (keys, jnp.arange(self.rounds)))
         steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
         summary = episode_summary(steps, self.outcomes)
-        means = {name: _nanmean(value) for name, value in learned.items()}
+        means = {name: jnp.nanmean(value) for name, value in learned.items()}
         finite = summary.pop("finite") & is_finite(run.learner.params)
         metrics = summary | {"explore": explore} | means | {"finite": finite}
         return run.replace(iteration=run.iteration + 1), metrics
@@ -167,9 +162,3 @@ class StepLoop:
             return learner, nothing
         ready = self.buffer.can_sample(replay, config.batch_size) & ~warming_up
         return jax.lax.cond(ready, updates, lambda learner: (learner, nothing), learner)
-
-
-def _nanmean(values: Array) -> Array:
-    """The mean of what is not NaN; NaN where nothing is left."""
-    there = ~jnp.isnan(values)
-    return jnp.where(there, values, 0.0).sum() / there.sum()

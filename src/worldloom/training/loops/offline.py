@@ -15,16 +15,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from worldloom.algos.offline import OfflineAgent, Table, training_step
 from worldloom.core import draws, stack
+from worldloom.core.checks import check_fields
 from worldloom.core.mesh import BATCH_AXIS, replicate
 from worldloom.core.types import Array, Key, PyTree, RunState
 from worldloom.nn.networks import concatenate
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import Dataset
 from worldloom.training.loops.summary import is_finite
+from worldloom.training.trainer import Loop
 
 
 @dataclass(frozen=True)
-class OfflineLoop:
+class OfflineLoop(Loop):
     """The offline loop of one algorithm, as pure functions.
 
     An iteration is `updates_per_iteration` updates from `batch_size` rows each. `mesh` spreads the
@@ -41,8 +43,7 @@ class OfflineLoop:
 
     def __post_init__(self):
         period = self.agent.period
-        if self.batch_size < 1:
-            raise ValueError(f"offline: batch_size={self.batch_size}; it must be at least 1")
+        check_fields("offline", self, at_least={"batch_size": 1})
         if self.updates_per_iteration < 1 or self.updates_per_iteration % period:
             raise ValueError(
                 f"offline: updates_per_iteration={self.updates_per_iteration}; it must be a "

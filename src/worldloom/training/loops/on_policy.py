@@ -20,6 +20,7 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import autoreset_batch, episode_stats
 from worldloom.core.types import Array, Key, PyTree, RunState, TimeStep
 from worldloom.training.loops.summary import as_dict, episode_summary, is_finite
+from worldloom.training.trainer import Loop
 
 PRIOR_KEY = 5_000_011  # what learns beside the policy draws from keys of its own
 
@@ -38,7 +39,7 @@ class Prior(Protocol):
 
 
 @dataclass(frozen=True)
-class OnPolicyLoop:
+class OnPolicyLoop(Loop):
     """The on-policy loop of one world and agent, as pure functions.
 
     `outcomes(info)` names what to average over ended episodes beside return and length: from the
@@ -54,13 +55,22 @@ class OnPolicyLoop:
     mesh: Mesh | None = None
 
     def __post_init__(self):
-        devices = 1 if self.mesh is None else self.mesh.devices.size
-        if self.num_worlds % devices:
+        config, worlds = self.agent.config, self.num_worlds // self._devices
+        if self.num_worlds % self._devices:
             raise ValueError(
-                f"num_worlds={self.num_worlds} cannot be shared by {devices} devices; "
+                f"num_worlds={self.num_worlds} cannot be shared by {self._devices} devices; "
                 "use a multiple of that"
             )
-        check_minibatches(self.agent.config, self.num_worlds // devices)
+        steps, parts = worlds * config.unroll_length, getattr(config, "num_minibatches", 1)
+        if steps % parts:
+            raise ValueError(
+                f"num_worlds={worlds} times unroll_length={config.unroll_length} is {steps} steps, "
+                f"which num_minibatches={parts} does not divide"
+            )
+
+    @property
+    def _devices(self) -> int:
+        return 1 if self.mesh is None else self.mesh.devices.size
 
     def _worlds(self, count: int) -> PureEnv:
         return episode_stats(autoreset_batch(self.env, count))
@@ -68,7 +78,7 @@ class OnPolicyLoop:
     @cached_property
     def worlds(self) -> PureEnv:
         """Those of one device."""
-        return self._worlds(self.num_worlds // (1 if self.mesh is None else self.mesh.devices.size))
+        return self._worlds(self.num_worlds // self._devices)
 
     @property
     def steps_per_iteration(self) -> int:
@@ -86,12 +96,6 @@ class OnPolicyLoop:
         learner = self.agent.init(learner_key, timestep.obs)
         prior = () if self.prior is None else self.prior.init(jax.random.fold_in(key, PRIOR_KEY))
         return RunState(learner, worlds, (), run_key, jnp.int32(0), timestep, prior)
-
-    def agents(self, run: RunState) -> PyTree:
-        return run.learner
-
-    def act(self, learner: PyTree, obs: PyTree, key: Key, *, explore: Array | float) -> Array:
-        return self.agent.act(learner, obs, key, explore=explore)[0]
 
     def iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
         """One unroll and what is learned from it, to be compiled as one program.
@@ -131,16 +135,6 @@ class OnPolicyLoop:
         finite = summary.pop("finite") & learned_well(agent.config, learner, learned)
         run = RunState(learner, worlds, (), run.key, run.iteration + 1, timestep, prior_state)
         return run, summary | dict(prior_metrics) | learned | {"finite": finite}
-
-
-def check_minibatches(config: Any, num_worlds: int) -> None:
-    """Raises ValueError if a rollout does not split into minibatches of equal size."""
-    steps, parts = num_worlds * config.unroll_length, getattr(config, "num_minibatches", 1)
-    if steps % parts:
-        raise ValueError(
-            f"num_worlds={num_worlds} times unroll_length={config.unroll_length} is {steps} steps, "
-            f"which num_minibatches={parts} does not divide"
-        )
 
 
 def learned_well(config: Any, learner: PyTree, learned: Mapping[str, Array]) -> Array:

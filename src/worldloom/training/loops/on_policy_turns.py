@@ -9,88 +9,53 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from worldloom.algos.on_policy import OnPolicyAgent, Rollout
+from worldloom.algos.on_policy import Rollout
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turns
-from worldloom.core.transforms import batch, joint_observations, observe_all
+from worldloom.core.transforms import joint_observations, observe_all
 from worldloom.core.types import Array, Key, PyTree, RunState, Turn
 from worldloom.training.loops.on_policy import learned_well
 from worldloom.training.loops.summary import as_dict
-from worldloom.training.loops.turns import alive
+from worldloom.training.loops.turns import EpisodeLoop, alive
 
 
 @dataclass(frozen=True)
-class OnPolicyTurnLoop:
+class OnPolicyTurnLoop(EpisodeLoop):
     """The on-policy loop of one turn-based world and agent, as pure functions.
 
     centralised: observations are a `JointObservation`, of which critics see all.
     """
 
-    env: PureEnv  # one world, which ends
-    agent: OnPolicyAgent
-    params: PyTree  # the world's numbers
-    num_worlds: int
-    share_parameters: bool = False
     centralised: bool = False
 
     def __post_init__(self):
-        spec, config = self.env.spec, self.agent.config
-        if spec.horizon is None:
+        super().__post_init__()
+        rows = self.num_worlds * (self.env.spec.num_agents if self.share_parameters else 1)
+        steps, parts = rows * self.horizon, getattr(self.agent.config, "num_minibatches", 1)
+        if steps % parts:
             raise ValueError(
-                f"{spec.name}: training in whole episodes needs a world that ends; "
-                "wrap it in time_limit"
-            )
-        rows = self.num_worlds * (spec.num_agents if self.share_parameters else 1)
-        parts = getattr(config, "num_minibatches", 1)
-        if rows * spec.horizon % parts:
-            raise ValueError(
-                f"num_worlds={self.num_worlds} times {spec.horizon} turns is "
-                f"{rows * spec.horizon} steps, which num_minibatches={parts} does not divide"
+                f"num_worlds={self.num_worlds} times {self.horizon} turns is "
+                f"{steps} steps, which num_minibatches={parts} does not divide"
             )
 
     @property
-    def seen(self) -> PureEnv:
-        """One world, as its agents and their critics see it."""
+    def observed(self) -> PureEnv:
         return joint_observations(self.env) if self.centralised else self.env
-
-    @property
-    def worlds(self) -> PureEnv:
-        return batch(self.seen, self.num_worlds)
-
-    @property
-    def horizon(self) -> int:
-        assert self.env.spec.horizon is not None
-        return self.env.spec.horizon
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_worlds * self.horizon
-
-    def place(self, tree: PyTree, what: str) -> PyTree:
-        return tree  # on one device
 
     def init(self, key: Key) -> RunState:
         """A run before its first iteration: stacked learners."""
         run_key, agent_key, world_key = jax.random.split(key, 3)
         worlds, _ = self.worlds.reset(world_key, self.params)
         obs = self.worlds.observe_agent(worlds, 0, self.params)
-        count = 1 if self.share_parameters else self.env.spec.num_agents
         # One after the other: batched QR decompositions of orthogonal weights can hang on a CPU.
-        keys = jax.random.split(agent_key, count)
+        keys = jax.random.split(agent_key, self.num_learners)
         learner = jax.lax.map(lambda key: self.agent.init(key, obs), keys)
         return RunState(learner, (), (), run_key, jnp.int32(0))
 
     def agents(self, run: RunState) -> PyTree:
         """The learners of all agents, stacked (A, ...)."""
-        if not self.share_parameters:
-            return run.learner
-        count = self.env.spec.num_agents
-        return jax.tree.map(lambda x: jnp.repeat(x, count, 0), run.learner)
-
-    def act(self, learner: PyTree, obs: PyTree, key: Key, *, explore: Array | float) -> Array:
-        """Actions (B,) of one agent."""
-        return self.agent.act(learner, obs, key, explore=explore)[0]
+        return self.for_agents(run.learner)
 
     def iterate(self, run: RunState) -> tuple[RunState, dict[str, Array]]:
         """One episode in every world and what is learned from it, as one program."""
@@ -107,13 +72,18 @@ class OnPolicyTurnLoop:
         worlds, turns, _ = play_turns(self.worlds, act, keys, worlds, agents, self.params)
         last = jax.vmap(self.agent.value)(agents, observe_all(self.worlds, worlds, self.params))
         rollouts = self._rollouts(turns, last)
-        count = self.env.spec.num_agents
         if self.share_parameters:  # one learner, to whom agents are so many more worlds
-            rollouts = jax.tree.map(lambda x: _merge_agents(x)[None], rollouts)
-            count = 1
-        learn_keys = draws.split(learn_key, count)
+            rollouts = jax.tree.map(_merge_agents, rollouts)
+        learn_keys = draws.split(learn_key, self.num_learners)
         learner, learned = jax.vmap(self.agent.update)(run.learner, rollouts, learn_keys)
-        return self._finish(run.replace(learner=learner), turns, as_dict(learned))
+        learned = as_dict(learned)
+        learned_all = learned_well(self.agent.config, learner, learned)
+        metrics = self.rewards(turns) | {
+            "length": alive(turns.terminated).sum(axis=0).mean(),
+            **{name: value.mean() for name, value in learned.items()},
+            "finite": jnp.isfinite(turns.reward).all() & learned_all,
+        }
+        return run.replace(learner=learner, iteration=run.iteration + 1), metrics
 
     def _rollouts(self, turns: Turn, last: Array) -> Rollout:
         """What each agent learns from, leaves (A, T, W, ...); last (A, W): values at the end."""
@@ -139,24 +109,7 @@ class OnPolicyTurnLoop:
             weight=jnp.broadcast_to(alive(turns.terminated), everywhere.shape).astype(jnp.float32),
         )
 
-    def _finish(
-        self, run: RunState, turns: Turn, learned: dict[str, Array]
-    ) -> tuple[RunState, dict[str, Array]]:
-        live = alive(turns.terminated)
-        turn_rewards = (turns.reward * live[:, None, :]).mean(axis=2)
-        agent_returns = turn_rewards.sum(axis=0)
-        learned_all = learned_well(self.agent.config, run.learner, learned)
-        metrics = {
-            "return": agent_returns.sum(),
-            "length": live.sum(axis=0).mean(),
-            "agent_returns": agent_returns,
-            "turn_rewards": turn_rewards,
-            **{name: value.mean() for name, value in learned.items()},
-            "finite": jnp.isfinite(turns.reward).all() & learned_all,
-        }
-        return run.replace(iteration=run.iteration + 1), metrics
-
 
 def _merge_agents(x: Array) -> Array:
-    """(A, T, W, ...) to (T, A * W, ...)."""
-    return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:])
+    """(A, T, W, ...) to (1, T, A * W, ...)."""
+    return jnp.moveaxis(x, 0, 1).reshape(1, x.shape[1], -1, *x.shape[3:])

@@ -25,6 +25,7 @@ from worldloom.core.types import Array, Key, PyTree, RunState, Transition, Turn
 from worldloom.replay.legacy import LegacyRing
 from worldloom.replay.ring import Ring
 from worldloom.training.loops.summary import as_dict, is_finite
+from worldloom.training.trainer import Loop
 
 
 @struct.dataclass
@@ -37,10 +38,10 @@ class IterationKeys:
 
 
 @dataclass(frozen=True)
-class TurnLoop:
-    """The off-policy loop of one turn-based world and agent, as pure functions."""
+class EpisodeLoop(Loop):
+    """Whole episodes of one turn-based world; the agents have a network each, or one for all."""
 
-    env: PureEnv  # one world, whose observations are stacks of frames
+    env: PureEnv  # one world, which ends
     agent: Any
     params: PyTree  # the world's numbers
     num_worlds: int
@@ -52,6 +53,52 @@ class TurnLoop:
                 f"{self.env.spec.name}: training in whole episodes needs a world that ends; "
                 "wrap it in time_limit"
             )
+
+    @property
+    def observed(self) -> PureEnv:
+        """One world, as its agents and their critics see it."""
+        return self.env
+
+    @property
+    def worlds(self) -> PureEnv:
+        return batch(self.observed, self.num_worlds)
+
+    @property
+    def horizon(self) -> int:
+        assert self.env.spec.horizon is not None
+        return self.env.spec.horizon
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_worlds * self.horizon
+
+    @property
+    def num_learners(self) -> int:
+        return 1 if self.share_parameters else self.env.spec.num_agents
+
+    def for_agents(self, learned: PyTree) -> PyTree:
+        """What learners hold (L, ...), for every agent (A, ...)."""
+        if not self.share_parameters:
+            return learned
+        return jax.tree.map(lambda x: jnp.repeat(x, self.env.spec.num_agents, 0), learned)
+
+    def rewards(self, turns: Turn) -> dict[str, Array]:
+        """Rewards averaged over worlds: of all agents, of each (A,), and turn by turn (T, A)."""
+        turn_rewards = (turns.reward * alive(turns.terminated)[:, None, :]).mean(axis=2)
+        agent_returns = turn_rewards.sum(axis=0)
+        return {
+            "return": agent_returns.sum(),
+            "agent_returns": agent_returns,
+            "turn_rewards": turn_rewards,
+        }
+
+
+@dataclass(frozen=True)
+class TurnLoop(EpisodeLoop):
+    """The off-policy loop of one turn-based world and agent; it observes stacks of frames."""
+
+    def __post_init__(self):
+        super().__post_init__()
         check_memory(self.env, self.agent.config, self.num_worlds)
         assert self.ring.lanes == self.num_worlds  # made here, where it checks itself
 
@@ -68,46 +115,21 @@ class TurnLoop:
             gamma=config.gamma,
         )
 
-    @property
-    def worlds(self) -> PureEnv:
-        return batch(self.env, self.num_worlds)
-
-    @property
-    def horizon(self) -> int:
-        assert self.env.spec.horizon is not None
-        return self.env.spec.horizon
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.num_worlds * self.horizon
-
-    def place(self, tree: PyTree, what: str) -> PyTree:
-        return tree  # on one device
-
     def init(self, key: Key) -> RunState:
         """A run before its first iteration: stacked learners, empty memories."""
         run_key, agent_key, world_key = jax.random.split(key, 3)
-        spec = self.env.spec
         worlds, timestep = self.worlds.reset(world_key, self.params)
         obs = jax.tree.map(lambda x: jnp.zeros_like(x[:1, 0]), timestep.obs)
-        learners = 1 if self.share_parameters else spec.num_agents
-        learner = independent.init(self.agent, agent_key, obs, learners)
+        learner = independent.init(self.agent, agent_key, obs, self.num_learners)
         no = jnp.asarray(False)
         example = Transition(obs[0, 0], jnp.int32(0), jnp.float32(0), no, no, no)
-        blank = self.ring.init(example)
-        copies = jax.tree.map(lambda x: jnp.repeat(x[None], spec.num_agents, 0), blank)
+        blank, count = self.ring.init(example), self.env.spec.num_agents
+        copies = jax.tree.map(lambda x: jnp.repeat(x[None], count, 0), blank)
         return RunState(learner, worlds, copies, run_key, jnp.int32(0))
 
     def agents(self, run: RunState) -> PyTree:
         """The parameters of every agent, stacked (A, ...)."""
-        if not self.share_parameters:
-            return run.learner.params
-        count = self.env.spec.num_agents
-        return jax.tree.map(lambda x: jnp.repeat(x, count, 0), run.learner.params)
-
-    def act(self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float) -> Array:
-        """Actions (B,) of one agent for obs (B, frames, *frame)."""
-        return self.agent.act(params, obs, key, explore=explore)[0]
+        return self.for_agents(run.learner.params)
 
     # One iteration, in pieces --------------------------------------------------------------------
 
@@ -182,24 +204,17 @@ class TurnLoop:
         return: rewards of all agents in one world, averaged over worlds. Losses are NaN as long as
         memories hold too little to learn from.
         """
-        turn_rewards = (turns.reward * alive(turns.terminated)[:, None, :]).mean(axis=2)
-        agent_returns = turn_rewards.sum(axis=0)
-        means = {name: value.mean(axis=0) for name, value in as_dict(learned).items()}
-        finite = jnp.isfinite(turns.reward).all() & self._is_finite(run.learner.params, learned)
-        metrics = {
-            "return": agent_returns.sum(),
-            "agent_returns": agent_returns,  # (A,)
-            "turn_rewards": turn_rewards,  # (T, A)
+        learned = as_dict(learned)
+        means = {name: value.mean(axis=0) for name, value in learned.items()}
+        # A loss that is NaN may mean "did not learn", so the parameters must tell.
+        learned_well = is_finite(run.learner.params) & ~jnp.isinf(learned["loss"]).any()
+        metrics = self.rewards(turns) | {
             "epsilon": self.agent.config.exploration(run.iteration),
             **{name: value.mean() for name, value in means.items()},
             **{f"agent_{name}": value for name, value in means.items()},
-            "finite": finite,
+            "finite": jnp.isfinite(turns.reward).all() & learned_well,
         }
         return run.replace(iteration=run.iteration + 1), metrics
-
-    def _is_finite(self, params: PyTree, learned: PyTree) -> Array:
-        # A loss that is NaN may mean "did not learn", so the parameters must tell.
-        return is_finite(params) & ~jnp.isinf(as_dict(learned)["loss"]).any()
 
     def gather(self, learned: Sequence[PyTree], run: RunState) -> PyTree:
         """The metrics (U, L) of an iteration's updates, (L,) each; U may be 0."""

@@ -3,10 +3,11 @@
 import atexit
 import math
 import os
+import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,8 @@ class MinimalAsyncLogger:
         self.errors = 0  # rows that the sink failed on
         self.written = 0
         self._sink = sink
-        self._waiting: deque[dict[str, Any]] = deque()
-        self._accepted = 0
-        self._handled = 0
-        self._closed = False
-        self._process = os.getpid()
-        self._changed = threading.Condition()
+        self._rows: queue.Queue[dict[str, Any] | None] = queue.Queue(capacity)
+        self._lock, self._closed, self._process = threading.Lock(), False, os.getpid()
         self._thread = threading.Thread(target=self._work, name="worldloom-logger", daemon=True)
         self._thread.start()
         atexit.register(self.close, _PATIENCE)
@@ -58,15 +55,14 @@ class MinimalAsyncLogger:
     def log(self, row: Mapping[str, Any]) -> bool:
         """Takes a row without waiting; whether there was room for it."""
         kept = {name: _own(value) for name, value in row.items()}
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise ValueError("MinimalAsyncLogger: it is closed; log before close()")
-            if len(self._waiting) >= self.capacity:
+            try:
+                self._rows.put_nowait(kept)
+            except queue.Full:
                 self.dropped += 1
                 return False
-            self._waiting.append(kept)
-            self._accepted += 1
-            self._changed.notify_all()
             return True
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -74,28 +70,30 @@ class MinimalAsyncLogger:
         self.log(row)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits for the rows logged so far; whether the sink was handed all of them in time."""
-        with self._changed:
-            goal = self._accepted
-            return self._changed.wait_for(lambda: self._handled >= goal, timeout)
+        """Waits until no row is left; whether the sink was handed all of them in time."""
+        changed = self._rows.all_tasks_done
+        with changed:
+            return changed.wait_for(lambda: not self._rows.unfinished_tasks, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Writes what waits, then closes the sink. Rows not written in time count as dropped."""
         if os.getpid() != self._process:
             return  # a forked child has no thread, and the rows are its parent's
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._changed.notify_all()
         atexit.unregister(self.close)
         if not self.flush(timeout):
-            with self._changed:
-                lost = self._accepted - self._handled
-                self.dropped += lost
-                self._waiting.clear()
+            lost = self._rows.unfinished_tasks
+            self.dropped += lost
+            with suppress(queue.Empty):
+                while True:
+                    self._rows.get_nowait()
+            self._rows.put(None)
             _say(f"{lost} rows could not be written within {timeout:g} s")
             return  # the sink is still at work on one: closing it now might tear the row
+        self._rows.put(None)
         self._thread.join()
         try:
             self._sink.close()
@@ -109,20 +107,13 @@ class MinimalAsyncLogger:
         self.close()
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                row = self._waiting.popleft()
+        for row in iter(self._rows.get, None):
             try:
                 self._sink.write(plain(row))
                 self.written += 1
             except Exception as error:
                 self._count(error)
-            with self._changed:
-                self._handled += 1
-                self._changed.notify_all()
+            self._rows.task_done()
 
     def _count(self, error: Exception) -> None:
         self.errors += 1

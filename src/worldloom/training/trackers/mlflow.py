@@ -62,11 +62,11 @@ class Mlflow(Tracker):
         self._run_id = run.info.run_id
         if self._resumed:
             self._client.update_run(self._run_id, status="RUNNING")
-        wanted = {_named(k): str(v)[:_VALUE] for k, v in flat(settings).items()}
+        params = {_named(k): str(v)[:_VALUE] for k, v in flat(settings).items()}
         there = run.data.params
         # A parameter is set once: what a resumed run has otherwise stands beside it.
-        changed = {f"resumed/{k}": v for k, v in wanted.items() if there.get(k, v) != v}
-        self._send("params", [Param(k, v) for k, v in wanted.items() if k not in there])
+        changed = {f"resumed/{k}": v for k, v in params.items() if there.get(k, v) != v}
+        self._send("params", [Param(k, v) for k, v in params.items() if k not in there])
         self._send("tags", [RunTag(_named(k), v) for k, v in (dict(tags) | changed).items()])
 
     def log(self, points: Sequence[Point]) -> None:
@@ -249,8 +249,8 @@ def _experiment(client: Any, name: str, folder: Path) -> str:
     """The id of an experiment, which is made if it is new."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         beside = _kept_uri(folder) is None
         place = (Path(folder).absolute().parent / ARTIFACTS).as_uri() if beside else None
         try:
@@ -258,8 +258,10 @@ def _experiment(client: Any, name: str, folder: Path) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            found = client.get_experiment_by_name(name)  # made by a run that started with this one
-    return found.experiment_id
+            experiment = client.get_experiment_by_name(
+                name
+            )  # made by a run that started with this one
+    return experiment.experiment_id
 
 
 def _named(name: str) -> str:

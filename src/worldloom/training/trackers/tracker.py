@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from worldloom.core.files import plain
+from worldloom.core.lazy import resolve
 from worldloom.core.names import suggest
 
-NAMES = ("mlflow", "tensorboard")
+TRACKERS = {"mlflow": "Mlflow", "tensorboard": "TensorBoard"}  # module -> class
 
 # Values of each agent are curves of their own; those of more are left to the run's own tables.
 _MOST_IN_A_LIST = 16
@@ -87,22 +88,16 @@ def open_tracker(name: str, folder: Path) -> Tracker:
 
     A ValueError if there is none, an ImportError with the remedy if what it needs is not installed.
     """
-    if name == "mlflow":
-        from worldloom.training.trackers.mlflow import Mlflow
-
-        return Mlflow(folder)
-    if name == "tensorboard":
-        from worldloom.training.trackers.tensorboard import TensorBoard
-
-        return TensorBoard(folder)
-    raise ValueError(f"there is no tracker {name!r}; {suggest(name, NAMES)}")
+    if name not in TRACKERS:
+        raise ValueError(f"there is no tracker {name!r}; {suggest(name, TRACKERS)}")
+    return resolve(f"worldloom.training.trackers.{name}:{TRACKERS[name]}")(folder)
 
 
 def require(tracker: str, packages: Sequence[str]) -> None:
     """An ImportError with the remedy if one of the packages is not installed; imports none."""
     for package in packages:
-        found = find_spec(package)
-        if found is None or found.origin is None:  # no origin: a folder that happens to be there
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:  # no origin: a folder that happens to be there
             raise ImportError(
                 f"tracking with {tracker} needs {package}, which is not installed; "
                 "pip install 'worldloom[track]'"
@@ -111,27 +106,19 @@ def require(tracker: str, packages: Sequence[str]) -> None:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dicts as one, with names like `iqn/hidden`; lists stay lists."""
-    found = {}
+    flattened = {}
     for name, value in plain(values).items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}/")
-        else:
-            found[prefix + name] = value
-    return found
+        nested = isinstance(value, Mapping)
+        flattened |= flat(value, f"{prefix}{name}/") if nested else {prefix + name: value}
+    return flattened
 
 
 def points(row: Mapping[str, Any], step: int) -> list[Point]:
     """The numbers of a row; text, gaps and long lists are left out, and the step itself."""
-    found = []
+    values = {}
     for name, value in flat(row).items():
-        if isinstance(value, list):
-            several = value if len(value) <= _MOST_IN_A_LIST else []
-            named = [(f"{name}/{n}", one) for n, one in enumerate(several)]
-        else:
-            named = [(name, value)]
-        found += [
-            Point(label, float(number), step)
-            for label, number in named
-            if isinstance(number, (bool, int, float)) and name != "steps"
-        ]
-    return found
+        if isinstance(value, list) and len(value) <= _MOST_IN_A_LIST:
+            values |= {f"{name}/{n}": one for n, one in enumerate(value)}
+        elif name != "steps":
+            values[name] = value
+    return [Point(n, float(x), step) for n, x in values.items() if isinstance(x, int | float)]
