@@ -18,11 +18,11 @@ from typing import Any
 from benchmarks import rejax_peer
 from benchmarks.pages.results import write_bench
 from benchmarks.players import Player, take_turns
+from benchmarks.record import Record
 from worldloom.core.files import plain
 from worldloom.core.names import suggest
 from worldloom.training.arguments import parse
 from worldloom.training.console import table
-from worldloom.training.record import Record
 
 PEERS = Path(".venv-peers-rejax")
 RATIOS = {

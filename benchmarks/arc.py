@@ -16,11 +16,11 @@ from benchmarks import players
 from benchmarks.arc_parts import ablation, compile_seconds, recompilations
 from benchmarks.figures import MEANING
 from benchmarks.pages.results import write_bench
+from benchmarks.record import Record
 from worldloom.core.files import plain, write_text
 from worldloom.core.names import suggest
 from worldloom.training.arguments import parse
 from worldloom.training.console import table
-from worldloom.training.record import Record
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["arc"]

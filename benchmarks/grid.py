@@ -16,6 +16,8 @@ from benchmarks.matmul import ShareSizes, train_step_share
 from benchmarks.modes_timing import quick as quick_sizes
 from benchmarks.modes_work import changed
 from benchmarks.pages.results import write_bench
+from benchmarks.processes import in_fresh_process, own_cache
+from benchmarks.record import Record
 from benchmarks.score import (
     Criterion,
     GreedyScore,
@@ -38,8 +40,6 @@ from worldloom.training.arguments import parse
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.console import table
 from worldloom.training.machine import peak_memory_mb
-from worldloom.training.record import Record
-from worldloom.training.subprocess import in_fresh_process, own_cache
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["grid"]

@@ -21,6 +21,8 @@ from benchmarks.modes_timing import (
     quick,
 )
 from benchmarks.pages.modes import write_comparison
+from benchmarks.processes import own_cache
+from benchmarks.record import Record
 from worldloom.core.files import plain
 from worldloom.suites.grid.problem import make_env
 from worldloom.suites.grid.suite import SUITE, Mode, original
@@ -28,8 +30,6 @@ from worldloom.training.arguments import name_values, parse
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.console import table
 from worldloom.training.folders import new_folder
-from worldloom.training.record import Record
-from worldloom.training.subprocess import own_cache
 
 
 @dataclass

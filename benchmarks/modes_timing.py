@@ -21,11 +21,11 @@ from benchmarks.modes_work import (
     training_epochs,
     why_not_torch,
 )
+from benchmarks.processes import cache_at
 from worldloom.core.checks import check_fields
 from worldloom.suites.grid.problem import new_trainer
 from worldloom.suites.grid.suite import MODES, Mode
 from worldloom.training.config import TrainConfig
-from worldloom.training.subprocess import cache_at
 from worldloom.training.timer import Timing, interleave, ratio
 from worldloom.training.trainer import Trainer
 

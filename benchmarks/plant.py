@@ -14,11 +14,11 @@ from benchmarks import plant_speed
 from benchmarks.figures import MEANING
 from benchmarks.pages.results import write_bench
 from benchmarks.players import Player
+from benchmarks.record import Record
 from worldloom.core.files import plain
 from worldloom.core.names import suggest
 from worldloom.training.arguments import parse
 from worldloom.training.console import table
-from worldloom.training.record import Record
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["plant"]
@@ -338,7 +338,7 @@ def serving(sizes: Sizes, record: Record) -> None:
 def served_bundle(folder: Path, sizes: Sizes) -> Path:
     """The bundle of a short run on the reactor, trained here and exported in another process."""
     import worldloom
-    from worldloom.training.subprocess import in_fresh_process
+    from benchmarks.processes import in_fresh_process
 
     worldloom.train(
         "reactor",

@@ -15,14 +15,14 @@ from typing import Any
 from benchmarks.figures import MEANING
 from benchmarks.pages.results import write_bench
 from benchmarks.players import take_turns
+from benchmarks.processes import in_fresh_process
+from benchmarks.record import Record
 from benchmarks.robot_stage import Process
 from worldloom.core.files import plain
 from worldloom.core.names import suggest
 from worldloom.suites.robot.suite import STEPS_PER_UPDATE
 from worldloom.training.arguments import parse
 from worldloom.training.console import table
-from worldloom.training.record import Record
-from worldloom.training.subprocess import in_fresh_process
 from worldloom.training.timer import Timing, ratio
 
 RATIOS = MEANING["robot"]

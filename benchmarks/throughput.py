@@ -17,6 +17,7 @@ import worldloom
 from benchmarks.modes_memory import training_memory
 from benchmarks.modes_timing import equal_work
 from benchmarks.modes_work import changed, fill_memory, training_epochs
+from benchmarks.processes import cache_at, in_fresh_process
 from worldloom.core import draws
 from worldloom.core.mesh import BATCH_AXIS, device_mesh
 from worldloom.core.protocols import PureEnv
@@ -28,7 +29,6 @@ from worldloom.suites.grid.object_world import ObjectTreasureHunt
 from worldloom.suites.grid.problem import new_trainer
 from worldloom.suites.grid.suite import MODES
 from worldloom.training.config import TrainConfig
-from worldloom.training.subprocess import cache_at, in_fresh_process
 from worldloom.training.timer import Timing, compiled, interleave, ratio
 
 

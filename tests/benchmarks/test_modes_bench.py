@@ -12,11 +12,11 @@ from benchmarks import modes as compare
 from benchmarks import modes_memory as memory
 from benchmarks import modes_timing as modes
 from benchmarks import modes_work as work
+from benchmarks import processes as fresh
 from benchmarks.modes_parts import PARTS, jax_parts, record_epoch
 from benchmarks.modes_work import changed
 from worldloom.suites.grid.problem import make_problem
 from worldloom.suites.grid.suite import JAX_MODES, MODES, SUITE, original
-from worldloom.training import subprocess as fresh
 from worldloom.training.config import make_config
 from worldloom.training.loops import turn_loop
 from worldloom.training.trainer import Trainer

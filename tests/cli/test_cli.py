@@ -85,14 +85,6 @@ def test_help_names_every_command(call):
     assert call("--version") == (0, f"worldloom {__version__}\n", "")
 
 
-def test_a_former_command_answers_with_its_new_name(call):
-    code, _, err = call("compare treasurehunt")
-    assert (code, err) == (
-        2,
-        "worldloom: no command 'compare'; it is now `worldloom bench modes`\n",
-    )
-
-
 @pytest.mark.parametrize("name", ["envs", "algos", "report", "export", "doctor"])
 def test_every_command_explains_its_options(name, capsys):
     with pytest.raises(SystemExit) as end:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import tyro
 
+from worldloom import suites
 from worldloom.training.arguments import parse
-from worldloom.training.console import print_json, table
+from worldloom.training.console import facts, print_json, table
 
 
 @dataclass
@@ -29,15 +30,20 @@ def command(argv: list[str]) -> int:
     args = parse(Compare, argv)
     if args.out.suffix != ".html":
         raise ValueError(f"--out {args.out}: the page is an .html file")
+    for run in args.runs:
+        if not run.is_dir() and str(run) in suites.names():
+            raise ValueError(
+                f"{run} is a world, and runs are compared; `worldloom bench modes {run}` times the "
+                "execution modes"
+            )
     rows = comparison.compare(args.runs)
     page = comparison.write_comparison(rows, args.out)
     if args.json:
         print_json({"runs": [row.to_dict() for row in rows], "report": page})
         return 0
-    table(
-        f"{rows[0].run.settings['env']}, best first",
-        comparison.COLUMNS,
-        [row.cells() for row in rows],
-    )
+    cells = [row.cells() for row in rows]
+    title = f"{rows[0].run.settings['env']}, best first"
+    table(title, comparison.COLUMNS[:-2], [values[:-2] for values in cells])
+    facts("set differently", {cell[0]: ", ".join(filter(None, cell[-2:])) for cell in cells})
     print(f"written to {page}")
     return 0

@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train in a world, or from data; write a run folder",
     "eval": "score a trained run, film it, or play yourself",
     "sweep": "train over a grid of settings or seeds",
+    "compare": "set runs in one world side by side",
     "report": "write the page of a run, comparison or sweep",
     "export": "write a trained policy as a bundle",
     "serve": "answer requests with an exported policy",
@@ -32,7 +33,6 @@ FIRST_STEPS = """First steps:
   worldloom train biped                 teach a small robot to walk
   worldloom train reactor               learn to control a plant from logged data
   worldloom train gymnax:CartPole-v1 --algo dqn"""
-FORMER = {"compare": "bench modes"}  # what a command is called now
 
 
 def commands() -> dict[str, tuple[str, str]]:
@@ -57,10 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, rest = args[0], args[1:]
     known = commands()
     if name not in known:
-        hint = suggest(name, known)
-        if name in FORMER:
-            hint = f"it is now `worldloom {FORMER[name]}`"
-        print(f"worldloom: no command {name!r}; {hint}", file=sys.stderr)
+        print(f"worldloom: no command {name!r}; {suggest(name, known)}", file=sys.stderr)
         return 2
     try:
         return resolve(known[name][0])(rest)

@@ -12,14 +12,14 @@ from worldloom.report.axes import number
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
 from worldloom.report.runs import Run, column, is_number, read_run
 
-COLUMNS = ["run", "algorithm", "score", "s.e.", "steps", "seconds", "set differently"]
+COLUMNS = ["run", "score", "s.e.", "steps", "seconds", "algorithm", "set differently"]
 # Settings that say how long and how often, not what was learned from.
 _CADENCE = ("steps", "eval_every", "eval_episodes", "checkpoint_every", "record_every", "chunk")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run in a comparison. differs: its settings that are not the same in all of the runs."""
+    """A run in a comparison. differs: its settings that others set to something else."""
 
     run: Run
     differs: dict[str, Any]
@@ -48,7 +48,7 @@ class Row:
         differs = ", ".join(f"{name}={page.shown(value)}" for name, value in self.differs.items())
         numbers = (values[name] for name in ("mean", "stderr", "steps", "train_seconds"))
         shown = [number(value, 4) if is_number(value) else "-" for value in numbers]
-        return [self.run.path.name, str(values["algo"]), *shown, differs]
+        return [self.run.path.name, *shown, str(values["algo"]), differs]
 
 
 def compare(folders: Sequence[str | Path]) -> list[Row]:
@@ -71,7 +71,8 @@ def compare(folders: Sequence[str | Path]) -> list[Row]:
             )
     settings = [_choices(run) for run in runs]
     names = dict.fromkeys(name for each in settings for name in each)
-    varied = [n for n in names if any(each.get(n) != settings[0].get(n) for each in settings)]
+    # Options of an algorithm are compared among the runs that learned with it.
+    varied = [n for n in names if len({str(each[n]) for each in settings if n in each}) > 1]
     rows = [
         Row(run, {n: each[n] for n in varied if n in each})
         for run, each in zip(runs, settings, strict=True)

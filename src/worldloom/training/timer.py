@@ -1,7 +1,6 @@
 """Wall-clock time on the host: repeats, medians, and compiling apart from running."""
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -78,17 +77,3 @@ def ratio(slow: float | None, fast: float | None) -> float | None:
     if not slow or not fast or slow == float("inf") or fast == float("inf"):
         return None
     return slow / fast
-
-
-class Progress:
-    """Lines on standard error, each with the time since the start."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock, self._start = clock, clock()
-
-    @property
-    def elapsed(self) -> float:
-        return self._clock() - self._start
-
-    def __call__(self, text: str) -> None:
-        print(f"[{self.elapsed:7.1f} s] {text}", file=sys.stderr, flush=True)

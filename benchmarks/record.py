@@ -1,6 +1,7 @@
 """A measurement on its way to a file: saved after every section, whatever happens to the others."""
 
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -10,7 +11,20 @@ from typing import Any
 
 from worldloom.core.files import write_json
 from worldloom.training.machine import machine, versions
-from worldloom.training.timer import Progress
+
+
+class Progress:
+    """Lines on standard error, each with the time since the start."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock, self._start = clock, clock()
+
+    @property
+    def elapsed(self) -> float:
+        return self._clock() - self._start
+
+    def __call__(self, text: str) -> None:
+        print(f"[{self.elapsed:7.1f} s] {text}", file=sys.stderr, flush=True)
 
 
 class Record:

@@ -69,7 +69,7 @@ def in_fresh_process(
         "PYTHONPATH": os.pathsep.join(sys.path),  # `function` may be in a folder added here
     }
     done = subprocess.run(
-        [sys.executable, "-m", "worldloom.training.subprocess", function],
+        [sys.executable, "-m", "benchmarks.processes", function],
         input=json.dumps(plain(argument)),
         capture_output=True,
         text=True,
