@@ -26,6 +26,7 @@ from worldloom.suites.plant.types import (
     PlantParams,
     SafetyMetrics,
     Signal,
+    measured_fields,
 )
 
 FAR = 1e6  # no observation of a plant is as large
@@ -35,7 +36,8 @@ class Plant(Protocol):
     """The physics of one plant; `x` is its state, any pytree, and `u` (m,) in physical units.
 
     `physics` is a struct of numbers. Randomness comes from `key` alone and is scaled by
-    `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`.
+    `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`. A class
+    need not inherit from this one; ours do, and have their `observe` and `ended` from here.
     """
 
     @property
@@ -59,11 +61,18 @@ class Plant(Protocol):
         self, key: Key, x: PyTree, u: Array, step: Array, params: PlantParams
     ) -> PyTree: ...
     def observe(self, x: PyTree, params: PlantParams) -> Array:
-        """What is measured (n,), in the order and units of `observation`."""
-        ...
+        """What is measured (n,), in the order and units of `observation`.
+
+        Here: the fields of the state that are marked as `Measured`.
+        """
+        fields = [jnp.atleast_1d(getattr(x, name)) for name in measured_fields(type(x))]
+        return jnp.concatenate(fields)
 
     def reward(self, x: PyTree, u: Array, next_x: PyTree, params: PlantParams) -> Array: ...
-    def ended(self, x: PyTree, params: PlantParams) -> Array: ...
+    def ended(self, x: PyTree, params: PlantParams) -> Array:
+        """Whether the task is over; here it never is."""
+        return jnp.asarray(False)
+
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
         """The next observation (n,) as far as one can be known from this one, undisturbed."""
         ...
@@ -237,6 +246,17 @@ def _ranges(signals: tuple[Signal, ...]) -> tuple[Any, Any]:
     low = np.asarray([signal.low for signal in signals], np.float32)
     high = np.asarray([signal.high for signal in signals], np.float32)
     return low, high
+
+
+def score_between(low: float, high: float, mean_return: float) -> float:
+    """NeoRL-2's score of a mean return over episodes: 0 at `low` and 100 at `high`."""
+    return 100.0 * (mean_return - low) / (high - low)
+
+
+def remaining(loss: Array, step: Array, params: PlantParams) -> Array:
+    """The share that is left of what has lost `loss` by the end of an episode that drifts."""
+    used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
+    return 1.0 - params.drift * loss * used
 
 
 def runge_kutta(
