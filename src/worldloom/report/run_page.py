@@ -14,7 +14,7 @@ from worldloom.report import page, svg
 from worldloom.report.axes import number
 from worldloom.report.colors import PALETTE, series_color
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.runs import Run, column, is_number, read_run
+from worldloom.report.runs import Run, column, is_number
 
 POINTS = 200  # a line of more points than this is averaged
 # Metrics as people read them; others are shown under their own names.
@@ -30,16 +30,6 @@ LABELS = {
 }
 # Not charts of their own: counters, and what the learning curve shows.
 _NO_CHARTS = ("iteration", "steps", "seconds", "episodes", "return")
-
-
-def write_report(folder: str | Path) -> Path:
-    """Writes `report.html` into the folder of any run and returns its path.
-
-    A run that is incomplete gives a page that says what is missing; a folder that is not a run
-    is a ValueError.
-    """
-    run = read_run(folder)
-    return write_page(run, hero=hero(facts(run)), sections=[learning(run), inside(run)])
 
 
 def write_page(
@@ -93,9 +83,6 @@ def _incomplete(run: Run, unit: str) -> list[str]:
     return lines + sorted(set(run.unreadable))
 
 
-# Headline ----------------------------------------------------------------------------------------
-
-
 Fact = tuple[str, str, str, str]  # name, number, unit, a line below
 
 
@@ -146,9 +133,6 @@ def film_figure(path: Path, caption: str) -> str:
     return f"<figure>{image}<figcaption>{text}</figcaption></figure>"
 
 
-# Charts ------------------------------------------------------------------------------------------
-
-
 def thin(
     x: Sequence[float], y: Sequence[float | None], points: int = POINTS
 ) -> tuple[list[float], list[float | None]]:
@@ -178,10 +162,9 @@ def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps
         lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=ink))
     if not lines:
         return ""
-
     every = math.ceil(len(run.metrics) / POINTS)
     caption = f"Each point of the training is the mean of {every} iterations." if every > 1 else ""
-    labels = {"title": "Learning curve", "x_label": unit, "y_label": y_label}
+    labels: dict[str, Any] = {"title": "Learning curve", "x_label": unit, "y_label": y_label}
     draw = partial(learning_chart, lines, **labels, references=run.reference_scores())
     return page.section("Learning", page.figure(draw, caption))
 
@@ -204,23 +187,18 @@ def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") ->
             continue
         label = LABELS.get(name, name.replace("_", " "))
         log = name.endswith(("loss", "norm")) and 0 < 20 * min(present) < max(present)
-        x, y = thin(run.column("steps"), values)
+        ink = svg.color(len(charts) % len(PALETTE))
+        line = Series(name, *thin(run.column("steps"), values), color=ink)
+        labels: dict[str, Any] = {
+            "title": label,
+            "x_label": unit,
+            "y_label": label + " (log)" * log,
+        }
+        zero = name == "epsilon"
         charts.append(
-            line_chart(
-                [Series(name, x, y, color=svg.color(len(charts) % len(PALETTE)))],
-                title=label,
-                x_label=unit,
-                y_label=label + (" (log)" if log else ""),
-                log_y=log,
-                include_zero=name == "epsilon",
-                width=page.HALF,
-                height=230,
-            )
+            line_chart([line], page.HALF, **labels, log_y=log, include_zero=zero, height=230)
         )
     return page.section("Inside the learners", page.pairs(charts))
-
-
-# The run -----------------------------------------------------------------------------------------
 
 
 def _about_run(run: Run) -> str:

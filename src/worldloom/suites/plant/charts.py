@@ -18,9 +18,6 @@ FILTERED, BARE, LOGGED, ACTS, EMERGENCY = 0, 1, 7, 4, 3  # colours, the same in 
 _RULES = {"at_most": "at most", "at_least": "at least", "rate": "changes in a step by at most"}
 
 
-# What a run says of its plant --------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PlantFacts:
     """Signals, actuators and limits as config.json has them; empty where it has none."""
@@ -84,9 +81,6 @@ def unit_of_steps(run: Run) -> str:
     return "updates" if "data" in run.about else "steps"
 
 
-# Learning ----------------------------------------------------------------------------------------
-
-
 def returns(run: Run, logged: Log | None) -> str:
     """Returns in the plant during training, bare and filtered, and what the filter had to do."""
     evals = [row for row in run.evals if part(row, "bare") or part(row, "filtered")]
@@ -120,8 +114,13 @@ def returns(run: Run, logged: Log | None) -> str:
         return Series(name, x, values, color=ink, dots=True)
 
     def half(label: str, lines: list[Series]) -> str:
-        labels = {"title": label, "x_label": unit, "y_label": label}
-        return line_chart(lines, page.HALF, **labels, include_zero=True, height=240)
+        options: dict[str, Any] = {
+            "x_label": unit,
+            "y_label": label,
+            "include_zero": True,
+            "height": 240,
+        }
+        return line_chart(lines, page.HALF, **options)
 
     def crossed(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
         shares = [[v for v in row.get("violated") or () if v is not None] for row in rows]
@@ -145,9 +144,6 @@ def returns(run: Run, logged: Log | None) -> str:
     if "data" in run.about:
         caption += " No learner sees them: it learns from the log alone."
     return page.section("Return in the plant", page.figure(draw, caption), below)
-
-
-# Limits ------------------------------------------------------------------------------------------
 
 
 def limits(run: Run, facts: PlantFacts, logged: Log | None) -> str:

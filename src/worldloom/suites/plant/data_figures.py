@@ -124,9 +124,6 @@ def _costs(world: PlantWorld, dataset: Dataset, columns: dict[str, np.ndarray]) 
     return np.asarray(jax.jit(jax.vmap(cost))(columns["next_obs"], control, last))
 
 
-# Figures -----------------------------------------------------------------------------------------
-
-
 def figures(data: Contents) -> dict[str, Any]:
     """Everything that `worldloom data describe` prints, as plain values."""
     columns, last = data.columns, data.starts[1:] - 1

@@ -80,9 +80,6 @@ def _headline(stats: dict[str, Any]) -> str:
     return page.facts(items)
 
 
-# Returns -----------------------------------------------------------------------------------------
-
-
 def _returns(data: Contents) -> str:
     returns = data.returns
     if len(returns) < 2:
@@ -99,9 +96,6 @@ def _returns(data: Contents) -> str:
         page.figure(over_time, trend),
         text="What episodes were worth: a learner sees little of what lies above the best of them.",
     )
-
-
-# Limits ------------------------------------------------------------------------------------------
 
 
 def _limits(data: Contents, stats: dict[str, Any]) -> str:
@@ -148,9 +142,6 @@ def _bounds(data: Contents, signal: str) -> list[tuple[str, float]]:
         for limit, bound in zip(data.world.plant.limits, data.world.params.bounds, strict=True)
         if limit.signal == signal and limit.kind != "rate"
     ]
-
-
-# Coverage ----------------------------------------------------------------------------------------
 
 
 def _actions(data: Contents, stats: dict[str, Any]) -> str:
@@ -209,7 +200,10 @@ def _together(data: Contents) -> str:
     charts = []
     for j, i in product(range(min(2, act.shape[1])), lively):
         if obs[:, i].std() > 0:
-            labels = {"x_label": data.observation[i].label, "y_label": data.action[j].name}
+            labels: dict[str, Any] = {
+                "x_label": data.observation[i].label,
+                "y_label": data.action[j].name,
+            }
             charts.append(density(obs[:, i], act[:, j], **labels, color=2))
     return page.section(
         "What was done when",
@@ -217,9 +211,6 @@ def _together(data: Contents) -> str:
         text="Actions against the liveliest signals; darker is more often. Where it is empty, the "
         "data say nothing about that action in that state.",
     )
-
-
-# An episode --------------------------------------------------------------------------------------
 
 
 def _episode(data: Contents) -> str:
@@ -234,7 +225,7 @@ def _episode(data: Contents) -> str:
         room = 2 * (high - low)  # a limit farther away is not worth its room on the axis
         near = [(name, at) for name, at in bounds if low - room <= at <= high + room]
         line = Series(quantity.name, x, y, color=svg.color(color))
-        labels = {"x_label": "step", "y_label": quantity.label}
+        labels: dict[str, Any] = {"x_label": "step", "y_label": quantity.label}
         return line_chart([line], page.HALF, **labels, references=near, height=190)
 
     charts = [
@@ -246,9 +237,6 @@ def _episode(data: Contents) -> str:
     ]
     stats = f"Episode {middle + 1}, whose return of {number(returns[middle], 4)} is the median."
     return page.section("An episode", page.pairs(charts), text=stats)
-
-
-# About -------------------------------------------------------------------------------------------
 
 
 def _about(stats: dict[str, Any], source: str) -> str:

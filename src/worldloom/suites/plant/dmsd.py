@@ -26,7 +26,7 @@ from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
 from worldloom.suites.plant.plant import Plant, make_world, remaining, score_between
-from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, Signal, measured
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, measured
 
 MASSES = {"train": 20.0, "test": 30.0}  # kg, by mode
 normalised_score = partial(score_between, 30.6, 849.51)
@@ -61,21 +61,16 @@ class DoubleMassSpringDamper(Plant):
 
     name: str = "dmsd"
     observation: tuple = measured(Masses)
-    action: tuple = (
-        Signal("force_1", "N", -30.0, 30.0),
-        Signal("force_2", "N", -30.0, 30.0),
-    )
+    action: tuple = Measured("N", -30.0, 30.0, 2).signals("force")
     limits: tuple = (
         Limit("right_1", "position_1", "at_most", 2.0),
         Limit("left_1", "position_1", "at_least", -2.0),
         Limit("right_2", "position_2", "at_most", 2.0),
         Limit("left_2", "position_2", "at_least", -2.0),
-        Limit("jerk_1", "force_1", "rate", 30.0, hard=False),
-        Limit("jerk_2", "force_2", "rate", 30.0, hard=False),
+        *(Limit(f"jerk_{i}", f"force_{i}", "rate", 30.0, hard=False) for i in (1, 2)),
     )
-    loops: tuple = (
-        Loop("force_1", "position_1", "target_1", 5.0, 0.2, 14.0),
-        Loop("force_2", "position_2", "target_2", 5.0, 0.2, 14.0),
+    loops: tuple = tuple(
+        Loop(f"force_{i}", f"position_{i}", f"target_{i}", 5.0, 0.2, 14.0) for i in (1, 2)
     )
     horizon: int = 100
     step_seconds: float = 0.2

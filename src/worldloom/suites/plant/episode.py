@@ -110,7 +110,7 @@ def over_time(
     )
     shades = _shade("filter acts", clock, acts & ~emergency, span, ACTS)
     shades += _shade("emergency action", clock, emergency, span, EMERGENCY)
-    labels = {"title": label, "x_label": f"time, {clock.unit}", "y_label": label}
+    labels: dict[str, Any] = {"x_label": f"time, {clock.unit}", "y_label": label}
     lines = [*lines, *shades]
     return line_chart(lines, width, **labels, references=references, height=height)
 

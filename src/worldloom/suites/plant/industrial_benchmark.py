@@ -44,15 +44,16 @@ SCALE = 2.0 * BOUND + 100.0 * LOAD_SHIFT
 SHIFT_STEP = STEP / 0.9 * 100.0 / SCALE
 DELAYED = np.asarray([1, 2, 3, 2, 1, 0, 0, 0, 0, 0], np.float32) * np.float32(0.11111)
 TOLERANCE, RUNAWAY, WORST, AMPLIFIED = 0.05, 1.2, 5.0, 1.1  # of hidden fatigue
+Percent = Annotated[Array, Measured("%", 0.0, 100.0)]
 
 
 class Machine(struct.PyTreeNode):
     """The benchmark's whole state."""
 
-    load: Annotated[Array, Measured("%", 0.0, 100.0)]
-    velocity: Annotated[Array, Measured("%", 0.0, 100.0)]
-    gain: Annotated[Array, Measured("%", 0.0, 100.0)]
-    shift: Annotated[Array, Measured("%", 0.0, 100.0)]
+    load: Percent
+    velocity: Percent
+    gain: Percent
+    shift: Percent
     fatigue: Annotated[Array, Measured("1", 0.0, 100.0)]
     consumption: Annotated[Array, Measured("1", 0.0, 500.0)]
     costs: Array  # (10,): operational costs, oldest first

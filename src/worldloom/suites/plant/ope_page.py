@@ -111,9 +111,6 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number(value) else None
 
 
-# The chart ---------------------------------------------------------------------------------------
-
-
 def interval_chart(
     rows: Sequence[Interval],
     marks: Sequence[tuple[str, float, int]],

@@ -62,9 +62,6 @@ def write_report(folder: str | Path) -> Path:
     )
 
 
-# What is there -----------------------------------------------------------------------------------
-
-
 def _readable(read: Callable[[Path], Any], path: Path) -> Any:
     """What `read` gives; None if the file is not there, or cannot be read."""
     try:
@@ -135,9 +132,6 @@ def _accidents(run: Run, plant: PlantFacts) -> list[str]:
     return lines
 
 
-# At the top --------------------------------------------------------------------------------------
-
-
 def _facts(run: Run, plant: PlantFacts, logged: Log | None) -> list[Fact]:
     items = _scores(run, plant) if run.evals else []
     if logged is not None:
@@ -181,9 +175,6 @@ def _most_crossed(row: dict[str, Any], plant: PlantFacts) -> float | None:
     return max(shares, default=None)
 
 
-# Episodes ----------------------------------------------------------------------------------------
-
-
 def _episodes(both: list[Trajectories], plant: PlantFacts) -> list[str]:
     """Margins over time, then signals and actuators, of the episode that tells most."""
     bare, filtered = both
@@ -202,9 +193,6 @@ def _episodes(both: list[Trajectories], plant: PlantFacts) -> list[str]:
         page.section("Margins over time", episode.margins(both, plant, number), text=margins),
         page.section("Signals and actuators", episode.signals(both, plant, number), text=signals),
     ]
-
-
-# What it was held to, and what it learned from ---------------------------------------------------
 
 
 def _constraints(run: Run, content: str | None) -> str:

@@ -33,17 +33,19 @@ from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, Sig
 SUBSTEPS = 8  # of the integration within a step: a tank that is nearly empty changes fast
 FADING = 0.96  # of an unplanned demand, left after a step: a burst main is closed off within hours
 SHALLOW = 0.02  # m: below, outflows fade instead of ending at once
+Level = Annotated[Array, Measured("m", 0.0, 5.0)]
+Concentration = Annotated[Array, Measured("mg/L", 0.0, 5.0)]
 
 
 class Works(struct.PyTreeNode):
     """The state of the waterworks."""
 
-    level_1: Annotated[Array, Measured("m", 0.0, 5.0)]
-    level_2: Annotated[Array, Measured("m", 0.0, 5.0)]
-    chlorine_1: Annotated[Array, Measured("mg/L", 0.0, 5.0)]
-    chlorine_2: Annotated[Array, Measured("mg/L", 0.0, 5.0)]
+    level_1: Level
+    level_2: Level
+    chlorine_1: Concentration
+    chlorine_2: Concentration
     demand: Annotated[Array, Measured("m3/h", 0.0, 200.0)]
-    organic: Annotated[Array, Measured("mg/L", 0.0, 5.0)]
+    organic: Concentration
     hour: Annotated[Array, Measured("h", 0.0, 24.0)]  # of the day
     unplanned: Array  # m3/h: what the demand deviates from its course by
 
@@ -99,10 +101,9 @@ class Water(Plant):
     physics: ClassVar[Any] = Hydraulics
 
     def start(self, key: Key, params: PlantParams) -> Works:
-        n: Hydraulics = params.physics
         uniform = draws.uniform(key, (6,))
-        hour = jnp.floor(24.0 * uniform[4])
-        calm = jnp.float32(0.0)
+        hour, calm = jnp.floor(24.0 * uniform[4]), jnp.float32(0.0)
+        n: Hydraulics = params.physics
         return Works(
             level_1=2.0 + uniform[0],
             level_2=2.5 + uniform[1],
