@@ -189,11 +189,8 @@ def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") ->
         log = name.endswith(("loss", "norm")) and 0 < 20 * min(present) < max(present)
         ink = svg.color(len(charts) % len(PALETTE))
         line = Series(name, *thin(run.column("steps"), values), color=ink)
-        labels: dict[str, Any] = {
-            "title": label,
-            "x_label": unit,
-            "y_label": label + " (log)" * log,
-        }
+        shown = label + " (log)" * log
+        labels: dict[str, Any] = {"title": label, "x_label": unit, "y_label": shown}
         zero = name == "epsilon"
         charts.append(
             line_chart([line], page.HALF, **labels, log_y=log, include_zero=zero, height=230)

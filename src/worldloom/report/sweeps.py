@@ -44,8 +44,8 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     labels = [_label(row) for row in rows]
     groups = [Bars(name, [row[key] for row in rows]) for name, key in _BARS.items()]
-    options: dict[str, Any] = {"title": "Score of each point", "axis_label": "evaluation score"}
-    draw = partial(bar_chart, labels, groups, **options)
+    title, label = "Score of each point", "evaluation score"
+    draw = partial(bar_chart, labels, groups, title=title, axis_label=label)
     caption = "Mean over seeds, and the seed that scored worst; standard errors are in the table."
     return page.section("Scores", page.figure(draw, caption))
 
@@ -60,12 +60,8 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
         lines.append(Series(_label(row), steps, row["curve"]))
     if not lines:
         return ""
-    options: dict[str, Any] = {
-        "x_label": "steps",
-        "y_label": "return in training, or loss",
-        "height": 340,
-    }
-    draw = partial(line_chart, lines, **options)
+    label = "return in training, or loss"
+    draw = partial(line_chart, lines, x_label="steps", y_label=label, height=340)
     shown = f"The {len(lines)} best points." if len(rows) > len(lines) else ""
     return page.section("On the way there", page.figure(draw, f"Means over seeds. {shown}".strip()))
 

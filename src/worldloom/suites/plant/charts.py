@@ -114,13 +114,8 @@ def returns(run: Run, logged: Log | None) -> str:
         return Series(name, x, values, color=ink, dots=True)
 
     def half(label: str, lines: list[Series]) -> str:
-        options: dict[str, Any] = {
-            "x_label": unit,
-            "y_label": label,
-            "include_zero": True,
-            "height": 240,
-        }
-        return line_chart(lines, page.HALF, **options)
+        size: dict[str, Any] = {"width": page.HALF, "height": 240}
+        return line_chart(lines, x_label=unit, y_label=label, include_zero=True, **size)
 
     def crossed(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
         shares = [[v for v in row.get("violated") or () if v is not None] for row in rows]

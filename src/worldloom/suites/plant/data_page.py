@@ -200,10 +200,8 @@ def _together(data: Contents) -> str:
     charts = []
     for j, i in product(range(min(2, act.shape[1])), lively):
         if obs[:, i].std() > 0:
-            labels: dict[str, Any] = {
-                "x_label": data.observation[i].label,
-                "y_label": data.action[j].name,
-            }
+            signal, actuator = data.observation[i].label, data.action[j].name
+            labels: dict[str, Any] = {"x_label": signal, "y_label": actuator}
             charts.append(density(obs[:, i], act[:, j], **labels, color=2))
     return page.section(
         "What was done when",

@@ -148,12 +148,7 @@ class Simglucose(Plant):
             eaten = jnp.where(begins, 0.0, x.eaten) + bite
             milligrams = (1000.0 * bite, before + 1000.0 * eaten)  # of food now, of the whole meal
             body = runge_kutta(lambda b: slope(b, p, dose, *milligrams), x.body, 1.0, SUBSTEPS)
-            meal: dict[str, Any] = {
-                "planned": planned - bite,
-                "bite": bite,
-                "before": before,
-                "eaten": eaten,
-            }
+            meal = {"planned": planned - bite, "bite": bite, "before": before, "eaten": eaten}
             later = x.replace(body=body, minute=(x.minute + 1) % DAY, **meal)
             return later, body.skin / p.Vg
 
