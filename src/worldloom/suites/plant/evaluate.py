@@ -152,12 +152,7 @@ class PlantEvaluator:
         )
 
     def _episodes(
-        self,
-        agents: PyTree,
-        constraints: SafetyConstraints,
-        key: Key,
-        params: PyTree,
-        filtered: bool,
+        self, agents: PyTree, constraints: SafetyConstraints, key: Key, params: Any, filtered: bool
     ) -> Trajectories:
         policy = self.to_policy(agents)
         never = jnp.zeros(self.episodes, bool)
