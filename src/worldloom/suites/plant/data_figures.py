@@ -11,6 +11,7 @@ from worldloom import suites
 from worldloom.core.types import Array
 from worldloom.replay.dataset import Dataset
 from worldloom.replay.dataset_checks import columns_of
+from worldloom.suites.plant.datasets import episode_returns
 from worldloom.suites.plant.plant import PlantWorld, plant_of
 from worldloom.suites.plant.types import Signal
 
@@ -54,7 +55,7 @@ class Contents:
     @property
     def returns(self) -> np.ndarray:
         """(E,): the sum of rewards of each episode."""
-        return np.add.reduceat(self.columns["reward"].astype(float), self.starts[:-1])
+        return episode_returns(self.dataset)
 
 
 def plant_logged(dataset: Dataset) -> PlantWorld | None:

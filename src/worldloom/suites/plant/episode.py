@@ -144,7 +144,7 @@ def signals(both: Both, facts: PlantFacts, episode: int) -> str:
     shown = _while_alive(both, episode)
     clock = Clock(len(shown[0].alive), facts.step_seconds)
 
-    def chart(signal: Signal, columns: Sequence[np.ndarray], note: str = "") -> str:
+    def chart(signal: Signal, columns: Sequence[Any], note: str = "") -> str:
         """`columns` are the values (T,) of both trajectories."""
         lines = []
         for (name, ink), trajectories, values in zip(WAYS, shown, columns, strict=True):

@@ -122,9 +122,9 @@ def _emergency(world: PlantWorld, given: Mapping[str, float] | None) -> dict[str
     if given is None:
         values = np.asarray(world.control(jnp.asarray(safest_action(world))))
         return dict(zip(names, values.tolist(), strict=True))
-    for name in given.keys() - set(names):
+    for name in sorted(given.keys() - set(names)):
         raise ValueError(f"{world.plant.name}: emergency: {name!r}; {suggest(name, names)}")
-    for name in set(names) - given.keys():
+    for name in sorted(set(names) - given.keys()):
         raise ValueError(f"{world.plant.name}: emergency: {name} is missing; give all of them")
     return {name: float(given[name]) for name in names}
 
