@@ -121,15 +121,10 @@ def _line(line: Series, color: str, across: Scale, up: Scale) -> str:
     return f'<g class="series" style="color:{color}">{"".join(parts)}</g>'
 
 
-def _runs(shown: np.ndarray) -> list[list[int]]:
+def _runs(shown: np.ndarray) -> list[np.ndarray]:
     """Indices of the unbroken stretches of a mask (n,)."""
-    runs: list[list[int]] = []
-    for i in np.flatnonzero(shown).tolist():
-        if runs and runs[-1][-1] == i - 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return runs
+    where = np.flatnonzero(shown)
+    return [run for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1) if len(run)]
 
 
 def _band(line: Series, color: str, across: Scale, up: Scale) -> str:
@@ -140,7 +135,7 @@ def _band(line: Series, color: str, across: Scale, up: Scale) -> str:
     shapes = []
     for run in _runs(np.isfinite(x) & np.isfinite(low) & np.isfinite(high)):
         there = [f"{x[i]:.1f} {high[i]:.1f}" for i in run]
-        back = [f"{x[i]:.1f} {low[i]:.1f}" for i in reversed(run)]
+        back = [f"{x[i]:.1f} {low[i]:.1f}" for i in run[::-1]]
         shapes.append("M" + "L".join(there + back) + "Z")
     if not shapes:
         return ""

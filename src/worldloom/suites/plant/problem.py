@@ -67,7 +67,11 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
 
     def about(run: Run) -> Mapping[str, Any]:
         known = {"plant": plant_facts(world), "constraints": list(constraints.names)}
-        return known | ({"data": data_facts(data())} if offline else {})
+        if not offline:
+            return known
+        log = data()
+        origin = {"name": log.name, "digest": log.digest, "provenance": dict(log.provenance)}
+        return known | {"data": origin | {"rows": log.size, "episodes": len(log.starts)}}
 
     in_the_loop = settings.filter_training
     return Problem(
@@ -139,17 +143,6 @@ def plant_facts(world: PlantWorld) -> dict[str, Any]:
         ],
         "step_seconds": plant.step_seconds,
         "horizon": int(world.params.horizon),
-    }
-
-
-def data_facts(data: Dataset) -> dict[str, Any]:
-    """What a report needs to know of the data."""
-    return {
-        "name": data.name,
-        "digest": data.digest,
-        "rows": data.size,
-        "episodes": len(data.starts),
-        "provenance": dict(data.provenance),
     }
 
 
