@@ -115,12 +115,8 @@ class IndustrialBenchmark(Plant):
         half, zero, none, one = jnp.float32(50.0), jnp.float32(0.0), jnp.int32(0), jnp.int32(1)
         load = jnp.clip(jnp.asarray(params.physics.load, jnp.float32), 0.0, 100.0)
         costs = jnp.broadcast_to(operational_cost(load, half, half), DELAYED.shape)
-        idle = Machine(
-            *(load, half, half, half),
-            *(zero, zero, costs),
-            *(one, one, none),  # domain, response, angle
-            *(zero, zero, zero, none),
-        )
+        shown, hidden = (load, half, half, half, zero, zero), (costs, one, one, none, zero, zero)
+        idle = Machine(*shown, *hidden, load_change=zero, load_steps=none)
         return self.transition(idle, jnp.zeros(3, jnp.float32), none, draw(key), params)
 
     def advance(self, key: Key, x: Machine, u: Array, step: Array, params: PlantParams) -> Machine:
@@ -144,12 +140,9 @@ class IndustrialBenchmark(Plant):
         wrong = miscalibration(angle, effective) + 1.0
         mean = (costs * DELAYED).sum() + numbers.miscalibration_weight * wrong
         consumption = mean - random.normal[1] * (1.0 + 0.005 * mean) * params.disturbance
-        return Machine(
-            *(load, velocity, gain, shift),
-            *(fatigue, consumption, costs),
-            *(domain, response, angle),
-            *(hidden_velocity, hidden_gain, load_change, load_steps),
-        )
+        shown = (load, velocity, gain, shift, fatigue, consumption)
+        hidden = (costs, domain, response, angle, hidden_velocity, hidden_gain)
+        return Machine(*shown, *hidden, load_change=load_change, load_steps=load_steps)
 
     def _load(self, x: Machine, random: Array, params: PlantParams) -> tuple[Array, Array, Array]:
         """The load walks straight for 1 to 99 steps; at its ends it turns round by chance."""

@@ -126,11 +126,8 @@ class Simglucose(Plant):
         glucose, insulin = (p.Gpb, p.Gtb), (p.Ipb, none, p.Ib, p.Ib, p.Ilb, p.isc1ss, p.isc2ss)
         body = Body(none, none, none, *glucose, *insulin, skin=p.Gpb)
         mean = p.Gpb / p.Vg
-        return Person(
-            *(body, jnp.int32(patient), jnp.int32(hour) * 60),
-            *(none, none, none, none),  # of a meal
-            *(measured(mean), measured(mean), mean),
-        )
+        meal, sensor = (none, none, none, none), (measured(mean), measured(mean), mean)
+        return Person(body, jnp.int32(patient), jnp.int32(hour) * 60, *meal, *sensor)
 
     def advance(self, key: Key, x: Person, u: Array, step: Array, params: PlantParams) -> Person:
         care: Care = params.physics
