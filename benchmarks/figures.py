@@ -93,7 +93,7 @@ def fill(text: str, suite: str, result: dict[str, Any]) -> str:
 
 def chart(suite: str, result: dict[str, Any]) -> str:
     """The speed ratios of a result as an SVG bar chart on a log axis."""
-    from worldloom.report.bars import Bars, bar_chart
+    from worldloom.report.plots import Bars, bar_chart
 
     shown = [name for name in MEANING[suite] if not name.endswith(("_share", "_mix"))]
     ratios = {name: result["ratios"].get(name) for name in shown}

@@ -236,7 +236,7 @@ def test_text_stays_inside_the_picture(width):
     charts = (
         line_chart(lines, x_label="epoch", y_label="score", width=width),
         bar_chart(labels, [Bars("", [0.0001, 123456])], log=True, baseline=1, width=width),
-        bar_chart(["x", "y"], [Bars("one", [3, 4])], horizontal=False, width=width),
+        bar_chart(["x", "y"], [Bars("one", [3, 4])], width=width),
     )
     for root in map(parse, charts):
         for node in root.iter(SVG + "text"):
@@ -261,15 +261,6 @@ def test_lying_bars_are_as_long_as_their_values_and_say_them():
     assert long / short == pytest.approx(4, rel=0.01)
     assert {"300", "75", "fused", "torch", "epochs/s"} <= set(all_text(root))
     assert all_text(root, "title") == ["fused: 300", "torch: 75"]
-
-
-def test_standing_bars_are_as_high_as_their_values():
-    groups = [Bars("act", [10, 20]), Bars("train", [40, None])]
-    root = parse(bar_chart(["a", "b"], groups, horizontal=False))
-    heights = [float(bar.get("height")) for bar in bars_of(root)]
-    assert len(heights) == 3
-    assert heights[1] / heights[0] == pytest.approx(4, rel=0.01)
-    assert heights[2] / heights[0] == pytest.approx(2, rel=0.01)
 
 
 def test_ratios_below_one_point_the_other_way():

@@ -1,7 +1,7 @@
 """Scales, ticks and numbers for charts."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,31 +109,24 @@ def number(value: float | None, digits: int = 3) -> str:
         return NONE
     if value == 0:
         return "0"
-    size = abs(value)
+    size, exponent = abs(value), ""
     if size >= 1e7 or size < 1e-4:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        if "." in mantissa:
-            mantissa = mantissa.rstrip("0").rstrip(".")
-        return f"{mantissa}e{int(exponent)}".replace("-", MINUS)
-    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
-    text = f"{value:,.{decimals}f}"
+        text, exponent = f"{value:.{digits - 1}e}".split("e")
+        exponent = f"e{int(exponent)}"
+    else:
+        text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(size)))}f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")
-    return text.replace("-", MINUS)
+    return (text + exponent).replace("-", MINUS)
 
 
-def tick_labels(ticks: Iterable[float]) -> list[str]:
+def tick_labels(ticks: Sequence[float]) -> list[str]:
     """Short labels: 1k, 2.5M, and as many digits as tell neighbours apart."""
-    ticks = list(ticks)
-    largest = max((abs(tick) for tick in ticks), default=0.0)
-    labels = []
-    for tick in ticks:
-        for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-            # Thousands only from ten thousand on: 1,500 reads better than 1.5k.
-            if largest >= size and abs(tick) >= 1e3:
-                divisor = 1e3 if unit == "k" else size
-                labels.append(number(tick / divisor, 4) + unit)
-                break
-        else:
-            labels.append(number(tick, 6))
-    return labels
+    largest = max(map(abs, ticks), default=0.0)
+    # Thousands only from ten thousand on: 1,500 reads better than 1.5k.
+    units = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+    size, unit = next((each[1:] for each in units if largest >= each[0]), (math.inf, ""))
+    return [
+        number(tick / size, 4) + unit if unit and abs(tick) >= 1e3 else number(tick, 6)
+        for tick in ticks
+    ]

@@ -37,7 +37,9 @@ def save_gif(images: Sequence["Picture"], path: str | Path, ms: int = 100) -> Pa
         corner, patch = _change(shown, now)
         wait = ms if number < len(images) - 1 else max(ms, 1000)
         options = {"duration": wait, "transparency": _AS_BEFORE, "disposal": 1}
-        parts += GifImagePlugin.getdata(_indexed(patch), corner, **options)
+        frame = Image.fromarray(patch)
+        frame.putpalette(bytes(768))  # the palette itself is written once, up front
+        parts += GifImagePlugin.getdata(frame, corner, **options)
         shown = now
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,15 +58,6 @@ def _change(shown: np.ndarray | None, now: np.ndarray) -> tuple[tuple[int, int],
     part = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     patch = np.where(changed[part], now[part], _AS_BEFORE).astype(np.uint8)
     return (int(columns[0]), int(rows[0])), patch
-
-
-def _indexed(patch: np.ndarray) -> "Picture":
-    """Palette indices (h, w) uint8 as an image; the palette itself is written once, up front."""
-    from PIL import Image
-
-    image = Image.fromarray(patch)
-    image.putpalette(bytes(768))
-    return image
 
 
 def _shared_palette(images: Sequence["Picture"]) -> "Picture":

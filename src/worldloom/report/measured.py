@@ -29,14 +29,12 @@ def origin(result: Mapping[str, Any], title: str = "How it was measured") -> str
     """How and where the figures were made: command, notes, machine and versions."""
     parts = [page.command(str(result["command"]))] if result.get("command") else []
     parts += [f"<p>{escape(str(note))}</p>" for note in result.get("notes") or ()]
-    tables = []
+    tables = ""
     for heading, name in (("Machine", "machine"), ("Versions", "versions")):
-        given = result.get(name)
-        if given:
-            values = given if isinstance(given, Mapping) else {name: given}
-            tables.append(f"<div><h3>{heading}</h3>{page.settings(values)}</div>")
-    if tables:
-        parts.append(f'<div class="columns">{"".join(tables)}</div>')
+        given = result.get(name) or {}
+        values = given if isinstance(given, Mapping) else {name: given}
+        tables += page.titled_settings(heading, values)
+    parts += [f'<div class="columns">{tables}</div>'] if tables else []
     return page.section(title, *parts)
 
 

@@ -175,15 +175,18 @@ def settings(values: Mapping[str, Any]) -> str:
     return table((), [[name, shown(value)] for name, value in flat(values).items()])
 
 
+def titled_settings(title: str, values: Mapping[str, Any]) -> str:
+    """`settings` under a title, as a column; nothing if there are none."""
+    return f"<div><h3>{title}</h3>{settings(values)}</div>" if values else ""
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted names."""
-    found: dict[str, Any] = {}
+    out: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
+        nested = isinstance(value, Mapping) and value
+        out |= flat(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return out
 
 
 def shown(value: Any) -> str:

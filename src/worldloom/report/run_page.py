@@ -4,16 +4,17 @@ import base64
 import math
 import shlex
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from worldloom.report import page, svg
 from worldloom.report.axes import number
 from worldloom.report.colors import PALETTE, series_color
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.runs import Run, column, is_number, read_run
+from worldloom.report.runs import Run, column, is_number
 
 POINTS = 200  # a line of more points than this is averaged
 # Metrics as people read them; others are shown under their own names.
@@ -31,16 +32,6 @@ LABELS = {
 _NO_CHARTS = ("iteration", "steps", "seconds", "episodes", "return")
 
 
-def write_report(folder: str | Path) -> Path:
-    """Writes `report.html` into the folder of any run and returns its path.
-
-    A run that is incomplete gives a page that says what is missing; a folder that is not a run
-    is a ValueError.
-    """
-    run = read_run(folder)
-    return write_page(run, hero=hero(facts(run)), sections=[learning(run), inside(run)])
-
-
 def write_page(
     run: Run,
     *,
@@ -56,42 +47,27 @@ def write_page(
     tags: what sets the run apart beside algorithm and seed. missing: sentences about what the
     suite expects and is not there. no_resume: why the run cannot go on, where it cannot.
     """
-    name, all_tags = title(run, tags)
+    settings, versions = run.settings, run.part("versions")
+    env, seed = settings.get("env"), settings.get("seed")
+    name = Path(str(env)).stem if str(env).endswith((".yaml", ".yml")) else str(env or "")
+    name = name or run.path.resolve().name
+    tags = [str(settings.get("algo") or ""), *tags, "" if seed is None else f"seed {seed}"]
+    last = [f"worldloom {versions.get('worldloom', '')}", f"run {run.path.resolve().name}"]
+    last += [f"settings {run.about['hash']}"] if run.about.get("hash") else []
     body = [
-        page.header(name, all_tags),
-        page.note("This run is not complete", [*incomplete(run, unit), *missing]),
+        page.header(name, tags),
+        page.note("This run is not complete", [*_incomplete(run, unit), *missing]),
         hero,
         *sections,
-        about_run(run),
-        commands(run, no_resume),
-        footer(run),
+        _about_run(run),
+        _commands(run, no_resume),
+        f"<footer>{escape(' · '.join(last))}</footer>",
     ]
-    html = page.page(" · ".join(filter(None, (name, *all_tags))), body)
+    html = page.page(" · ".join(filter(None, (name, *tags))), body)
     return page.write(run.path / "report.html", html)
 
 
-# What is there -----------------------------------------------------------------------------------
-
-
-def title(run: Run, tags: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """The world's name, and what sets the run apart: algorithm, `tags`, seed."""
-    settings = run.settings
-    seed = settings.get("seed")
-    algo = str(settings.get("algo") or "")
-    return world_name(settings.get("env")) or run.path.resolve().name, [
-        algo,
-        *tags,
-        "" if seed is None else f"seed {seed}",
-    ]
-
-
-def world_name(env: Any) -> str:
-    """The name of a world that is given by name or as a file."""
-    name = "" if env is None else str(env)
-    return Path(name).stem if name.endswith((".yaml", ".yml")) else name
-
-
-def incomplete(run: Run, unit: str = "steps") -> list[str]:
+def _incomplete(run: Run, unit: str) -> list[str]:
     """Sentences about what a run of any suite should have and does not have yet."""
     lines = []
     if not run.metrics:
@@ -157,9 +133,6 @@ def film_figure(path: Path, caption: str) -> str:
     return f"<figure>{image}<figcaption>{text}</figcaption></figure>"
 
 
-# Charts ------------------------------------------------------------------------------------------
-
-
 def thin(
     x: Sequence[float], y: Sequence[float | None], points: int = POINTS
 ) -> tuple[list[float], list[float | None]]:
@@ -189,21 +162,16 @@ def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps
         lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=ink))
     if not lines:
         return ""
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Learning curve",
-            x_label=unit,
-            y_label=y_label,
-            references=run.reference_scores(),
-            width=width,
-            height=340 if width > page.HALF else 300,
-        )
-
     every = math.ceil(len(run.metrics) / POINTS)
     caption = f"Each point of the training is the mean of {every} iterations." if every > 1 else ""
+    labels: dict[str, Any] = {"title": "Learning curve", "x_label": unit, "y_label": y_label}
+    draw = partial(learning_chart, lines, **labels, references=run.reference_scores())
     return page.section("Learning", page.figure(draw, caption))
+
+
+def learning_chart(lines: Sequence[Series], width: int, **options: Any) -> str:
+    """A `line_chart` as tall as the first one of a page is, on a desk and on a phone."""
+    return line_chart(lines, width, height=340 if width > page.HALF else 300, **options)
 
 
 def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") -> str:
@@ -219,48 +187,32 @@ def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") ->
             continue
         label = LABELS.get(name, name.replace("_", " "))
         log = name.endswith(("loss", "norm")) and 0 < 20 * min(present) < max(present)
-        x, y = thin(run.column("steps"), values)
+        ink = svg.color(len(charts) % len(PALETTE))
+        line = Series(name, *thin(run.column("steps"), values), color=ink)
+        shown = label + " (log)" * log
+        labels: dict[str, Any] = {"title": label, "x_label": unit, "y_label": shown}
+        zero = name == "epsilon"
         charts.append(
-            line_chart(
-                [Series(name, x, y, color=svg.color(len(charts) % len(PALETTE)))],
-                title=label,
-                x_label=unit,
-                y_label=label + (" (log)" if log else ""),
-                log_y=log,
-                include_zero=name == "epsilon",
-                width=page.HALF,
-                height=230,
-            )
+            line_chart([line], page.HALF, **labels, log_y=log, include_zero=zero, height=230)
         )
     return page.section("Inside the learners", page.pairs(charts))
 
 
-# Facts -------------------------------------------------------------------------------------------
-
-
-def about_run(run: Run) -> str:
+def _about_run(run: Run) -> str:
     """Settings, timing, machine and versions of any run."""
     machine = run.about.get("machine")
-    versions = run.about.get("versions")
-    parts = [
-        ("Settings", run.settings),
-        ("Timing", run.timing),
-        ("Machine", machine if _is_dict(machine) else {"machine": machine}),
-        ("Versions", versions if _is_dict(versions) else {}),
-    ]
-    left, *right = [
-        f"<div><h3>{title}</h3>{page.settings(values)}</div>" if values else ""
-        for title, values in parts
-    ]
+    parts = {
+        "Settings": run.settings,
+        "Timing": run.timing,
+        "Machine": machine if isinstance(machine, dict) else {"machine": machine},
+        "Versions": run.part("versions"),
+    }
+    left, *right = (page.titled_settings(title, values) for title, values in parts.items())
     columns = f'<div class="columns">{left}<div>{"".join(right)}</div></div>'
     return page.section("The run", columns)
 
 
-def _is_dict(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, dict)
-
-
-def commands(run: Run, no_resume: str = "") -> str:
+def _commands(run: Run, no_resume: str) -> str:
     """How to repeat a run, and how to go on with it; `no_resume` says why that cannot be."""
     command = run.about.get("command")
     parts = ["<h3>The same run again</h3>" + page.command(str(command))] if command else []
@@ -275,13 +227,3 @@ def commands(run: Run, no_resume: str = "") -> str:
             resume += ["--steps", str(2 * run.planned)]  # it is done: going on means going further
         parts.append(page.command(shlex.join(resume)))
     return page.section("Do it again", *parts)
-
-
-def footer(run: Run) -> str:
-    """The last line of a run's page."""
-    digest = run.about.get("hash")
-    of_settings = f" · settings {escape(str(digest))}" if digest else ""
-    versions = run.about.get("versions")
-    version = escape(str(versions.get("worldloom", "") if _is_dict(versions) else ""))
-    name = escape(run.path.resolve().name)
-    return f"<footer>worldloom {version} · run {name}{of_settings}</footer>"

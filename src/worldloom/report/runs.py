@@ -27,10 +27,14 @@ class Run:
     has_checkpoint: bool
     unreadable: list[str] = field(default_factory=list)  # sentences about what was left out
 
+    def part(self, name: str) -> Row:
+        """A part of config.json; empty if it is not there."""
+        value = self.about.get(name)
+        return value if isinstance(value, dict) else {}
+
     @property
     def settings(self) -> Row:
-        settings = self.about.get("config")
-        return settings if isinstance(settings, dict) else {}
+        return self.part("config")
 
     @property
     def steps(self) -> int:
@@ -51,9 +55,8 @@ class Run:
 
     def reference_scores(self) -> list[tuple[str, float]]:
         """Named scores to compare with, such as random play."""
-        scores = self.about.get("reference_scores")
-        named = scores.items() if isinstance(scores, dict) else ()
-        return [(str(name), float(score)) for name, score in named if is_number(score)]
+        scores = self.part("reference_scores").items()
+        return [(name, float(score)) for name, score in scores if is_number(score)]
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
@@ -65,19 +68,20 @@ def read_run(folder: str | Path) -> Run:
     """Reads a run folder; a ValueError in one line if it is not one."""
     folder = Path(folder)
     expected = "expected a folder written by `worldloom train`, with config.json and metrics.jsonl"
+    path = folder / "config.json"
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; {expected}")
-    if not (folder / "config.json").is_file():
+    if not path.is_file():
         raise ValueError(f"{folder} is not a run: it has no config.json; {expected}")
     try:
-        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        about = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ValueError(f"{folder}/config.json cannot be read ({error}); {expected}") from error
+        raise ValueError(f"{path} cannot be read ({error}); {expected}") from error
     if not isinstance(about, dict):
-        raise ValueError(f"{folder}/config.json is not a JSON object; {expected}")
+        raise ValueError(f"{path} is not a JSON object; {expected}")
     if about.get("format") != FORMAT:
         raise ValueError(
-            f"{folder}/config.json is of format {about.get('format', 1)!r}, and this version reads "
+            f"{path} is of format {about.get('format', 1)!r}, and this version reads "
             f"format {FORMAT}; train again, or use the version that wrote it"
         )
     unreadable: list[str] = []

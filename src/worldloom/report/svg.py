@@ -55,6 +55,16 @@ def line(x1: float, y1: float, x2: float, y2: float, opacity: float, extra: str 
     )
 
 
+def rect(
+    x: float, y: float, width: float, height: float, color: str, title: str, extra: str = ""
+) -> str:
+    """A filled rectangle that says `title` where the mouse is on it."""
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+        f'style="color:{color}" fill="currentColor"{extra}><title>{escape(title)}</title></rect>'
+    )
+
+
 def y_axis(up: Scale, left: float, right: float) -> str:
     """Grid lines across the chart, labelled at their left ends."""
     parts = []
@@ -88,7 +98,12 @@ def y_labels_width(up: Scale) -> float:
 
 
 def legend(names: Sequence[str], colors: Sequence[str], width: float) -> tuple[str, float]:
-    """Names beside dots of their colours, in as many rows as they need, and the height of that."""
+    """Names beside dots of their colours, in as many rows as they need, and the height of that.
+
+    One name alone needs no legend.
+    """
+    if len(names) < 2:
+        return "", 0.0
     parts, x, y = [], 0.0, 14.0
     for name, ink in zip(names, colors, strict=True):
         needs = 17 + text_width(name) + 18

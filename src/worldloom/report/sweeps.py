@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from worldloom.report import page
 from worldloom.report.axes import number
+from worldloom.report.measured import origin
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
 
 _BARS = {"mean of the seeds": "mean", "worst seed": "worst"}
@@ -28,7 +30,7 @@ def write_sweep(result: Mapping[str, Any], path: str | Path) -> Path:
         _scores(rows),
         _curves(rows),
         page.section("Every point", _table(rows)),
-        _origin(result),
+        origin(result, "How it was made"),
     ]
     return page.write(path, page.page(f"Sweep of {env}", body))
 
@@ -42,11 +44,8 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     labels = [_label(row) for row in rows]
     groups = [Bars(name, [row[key] for row in rows]) for name, key in _BARS.items()]
-
-    def draw(width: int) -> str:
-        title = "Score of each point"
-        return bar_chart(labels, groups, title=title, axis_label="evaluation score", width=width)
-
+    title, label = "Score of each point", "evaluation score"
+    draw = partial(bar_chart, labels, groups, title=title, axis_label=label)
     caption = "Mean over seeds, and the seed that scored worst; standard errors are in the table."
     return page.section("Scores", page.figure(draw, caption))
 
@@ -54,49 +53,24 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> str:
 def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
     drawn = [row for row in rows if row.get("curve")]
     best = sorted(drawn, key=lambda row: -math.inf if row["mean"] is None else row["mean"])
-    lines = [Series(_label(row), _steps(row), row["curve"]) for row in best[::-1][:_LINES]]
+    lines = []
+    for row in best[::-1][:_LINES]:
+        each = row.get("steps_per_iteration", 1)
+        steps = [each * n for n in range(1, len(row["curve"]) + 1)]  # at the end of each iteration
+        lines.append(Series(_label(row), steps, row["curve"]))
     if not lines:
         return ""
-
-    def draw(width: int) -> str:
-        label = "return in training, or loss"
-        return line_chart(lines, x_label="steps", y_label=label, width=width, height=340)
-
+    label = "return in training, or loss"
+    draw = partial(line_chart, lines, x_label="steps", y_label=label, height=340)
     shown = f"The {len(lines)} best points." if len(rows) > len(lines) else ""
     return page.section("On the way there", page.figure(draw, f"Means over seeds. {shown}".strip()))
 
 
-def _steps(row: Mapping[str, Any]) -> list[int]:
-    """The step at the end of each iteration of a curve."""
-    each = row.get("steps_per_iteration", 1)
-    return [each * n for n in range(1, len(row["curve"]) + 1)]
-
-
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ["settings", "mean", "s.e.", "worst seed", "scores of the seeds", "seconds", "program"]
-    return page.table(
-        head,
-        [
-            [
-                _label(row),
-                row.get("mean"),
-                row.get("stderr"),
-                row.get("worst"),
-                ", ".join(number(score, 4) for score in row.get("scores") or ()),
-                row.get("seconds"),
-                row.get("program"),
-            ]
-            for row in rows
-        ],
-    )
-
-
-def _origin(result: Mapping[str, Any]) -> str:
-    parts = [page.command(str(result["command"]))] if result.get("command") else []
-    tables = [
-        f"<div><h3>{title}</h3>{page.settings(result[name])}</div>"
-        for title, name in (("Machine", "machine"), ("Versions", "versions"))
-        if isinstance(result.get(name), Mapping)
+    columns = ("mean", "stderr", "worst", "scores", "seconds", "program")
+    shown = [
+        {**row, "scores": ", ".join(number(score, 4) for score in row.get("scores") or ())}
+        for row in rows
     ]
-    columns = f'<div class="columns">{"".join(tables)}</div>' if tables else ""
-    return page.section("How it was made", *parts, columns)
+    return page.table(head, [[_label(row), *map(row.get, columns)] for row in shown])

@@ -15,9 +15,9 @@ from worldloom.core import files
 from worldloom.report import page
 from worldloom.report.axes import number
 from worldloom.report.run_page import thin
-from worldloom.report.run_page import write_report as write_any_report
 from worldloom.report.runs import FORMAT, read_run
 from worldloom.suites.grid.page import turn_profile, write_report
+from worldloom.suites.plain.page import write_report as write_any_report
 from worldloom.training import config
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>"

@@ -10,7 +10,7 @@ import pytest
 from worldloom import suites
 from worldloom.core import draws
 from worldloom.suites.plant import EnvironmentState, PlantWorld
-from worldloom.suites.plant.controllers import QUALITIES, controller
+from worldloom.suites.plant.controllers import loops_of
 from worldloom.suites.plant.patients import SIGNALS
 
 QUICK = {"xla_backend_optimization_level": 0}  # little is run, so compile quickly
@@ -100,8 +100,7 @@ def test_limits_and_loops_name_signals(played):
     moved = {signal.name for signal in played.plant.action}
     for limit in played.plant.limits:
         assert limit.signal in (moved if limit.kind == "rate" else seen)
-    for quality in QUALITIES:
-        controller(played.world, quality)  # checks the names in loops
+    loops_of(played.world)  # checks the names in loops
 
 
 def test_shapes_and_types(played):

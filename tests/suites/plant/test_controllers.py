@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import truncnorm
 
 from worldloom.suites.plant import Loop, Signal, controllers, reactor
-from worldloom.suites.plant.controllers import QUALITIES, TUNINGS, Tuning, controller, loops_of
+from worldloom.suites.plant.controllers import QUALITIES, TUNINGS, Tuning, loops_of
 
 SURE = Tuning(1.0, 1e-4, False)  # a controller without noise worth speaking of
 KEY = jax.random.key(0)
@@ -73,11 +73,11 @@ def test_a_medium_controller_has_half_of_the_gain():
 @pytest.mark.parametrize("level", [6.0, 0.0, 3.0])  # in the middle, at the end, between
 def test_the_density_is_that_of_the_actions(quality, level):
     """Logged densities agree with a histogram of the actions, and nothing is outside."""
-    control = controller(plant_with(Loop("pump", "level", "wanted", 1.0)), quality)
+    init, act = loops_of(plant_with(Loop("pump", "level", "wanted", 1.0)))
     obs = jnp.float32([level, 6.0])
     keys = jax.random.split(jax.random.key(1), 40_000)
-    act = jax.jit(jax.vmap(lambda key: control.act(key, control.init(), obs)[:2]))
-    found, density = (np.asarray(x, np.float64) for x in act(keys))
+    drawn = jax.jit(jax.vmap(lambda key: act(TUNINGS[quality], key, init(), obs)[:2]))(keys)
+    found, density = (np.asarray(x, np.float64) for x in drawn)
     assert np.abs(found).max() <= 1.0
     assert np.isfinite(density).all()
     # With q the density, the mean of f/q over its own draws is the integral of f over the square:
@@ -99,10 +99,10 @@ def test_a_logged_density_follows_from_the_logged_action():
 
 
 def test_a_random_controller_draws_from_everywhere():
-    control = controller(plant_with(Loop("pump", "level", "wanted", 1.0)), "random")
+    init, act = loops_of(plant_with(Loop("pump", "level", "wanted", 1.0)))
     keys = jax.random.split(jax.random.key(2), 4000)
-    act = jax.jit(jax.vmap(lambda key: control.act(key, control.init(), jnp.zeros(2))[0]))
-    found = np.asarray(act(keys))
+    draw = jax.vmap(lambda key: act(TUNINGS["random"], key, init(), jnp.zeros(2))[0])
+    found = np.asarray(jax.jit(draw)(keys))
     np.testing.assert_allclose(found.mean(0), 0.0, atol=0.03)
     np.testing.assert_allclose(found.std(0), 1 / np.sqrt(3), rtol=0.03)
     assert abs(np.corrcoef(found.T)[0, 1]) < 0.05
@@ -124,8 +124,6 @@ def test_names_that_are_not_there_are_told():
         loops_of(plant_with(Loop("pmup", "level", 1.0, 1.0)))
     with pytest.raises(ValueError, match="toy: a loop names 'wantd'; did you mean 'wanted'"):
         loops_of(plant_with(Loop("pump", "level", "wantd", 1.0)))
-    with pytest.raises(ValueError, match="quality='mediocre'; use one of expert, medium, random"):
-        controller(reactor.make().base, "mediocre")
 
 
 def test_actuators_without_a_loop_rest_in_the_middle():

@@ -5,7 +5,7 @@ import pytest
 
 from worldloom.replay.dataset import from_columns
 from worldloom.replay.dataset_checks import check
-from worldloom.report.histograms import density, histogram
+from worldloom.report.plots import density, histogram
 from worldloom.suites.plant.data_figures import contents, coverage, figures, violations
 from worldloom.suites.plant.data_page import data_page, write_page
 from worldloom.suites.plant.reactor import make

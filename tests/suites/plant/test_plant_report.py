@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,6 +15,7 @@ from worldloom.suites.plant.evaluate import Trajectories
 from worldloom.suites.plant.ope_page import Interval, interval_chart
 from worldloom.suites.plant.page import write_report
 from worldloom.suites.plant.suite import SUITE
+from worldloom.suites.plant.types import Limit, Signal
 from worldloom.training.config import make_config
 from worldloom.training.run import train
 
@@ -340,9 +342,11 @@ def test_without_interventions_it_is_the_one_closest_to_a_hard_limit(folder):
     bare, filtered = made_up_trajectories()
     never = np.zeros((T, E), bool)
     write_trajectories(folder, bare, filtered.replace(intervened=never, emergency=never))
-    told = PlantFacts(*(PLANT[n] for n in ("observation", "action", "limits")), 60.0)
-    assert plant_episode.closest_episode(bare, told) == 1
-    soft = PlantFacts(told.observation, told.action, told.limits[1:], 60.0)
+    signals = [Signal(**entry) for entry in PLANT["observation"] + PLANT["action"]]
+    limits = [Limit(**entry) for entry in PLANT["limits"]]
+    facts = PlantFacts(signals[:2], signals[2:], limits, 60.0)
+    assert plant_episode.closest_episode(bare, facts) == 1
+    soft = replace(facts, limits=limits[1:])
     near = np.full((T, E, 1), 10.0)
     near[3, 2] = 1.0
     assert plant_episode.closest_episode(bare.replace(margins=near), soft) == 2
@@ -397,12 +401,12 @@ def test_long_episodes_are_drawn_in_stretches_that_keep_the_smallest_margin():
     assert clock.edges[-1] == pytest.approx(10_000 / 24)
     values = np.ones(10_000)
     values[1234], values[5000:] = -5.0, np.nan
-    shown = clock.lowest(values)
+    shown = clock.reduce(np.fmin, values)
     assert np.nanmin(shown) == -5.0
     assert np.isnan(shown[-1])
     flags = np.zeros(10_000, bool)
     flags[9_999] = True
-    assert clock.any(flags).tolist() == [False] * (len(clock.starts) - 1) + [True]
+    assert clock.reduce(np.logical_or, flags).tolist() == [False] * (len(clock.starts) - 1) + [True]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from worldloom.suites.plant.controllers import without_memory
 from worldloom.suites.plant.safety import (
     constraint_text,
     constraints_for,
-    constraints_from,
     constraints_in,
     safest_action,
 )
@@ -68,10 +67,9 @@ def test_options_become_rows(world):
     np.testing.assert_allclose(made.gamma, 0.5)
 
 
-def test_the_text_is_a_file_that_gives_the_same_constraints(world, constraints, tmp_path):
-    path = tmp_path / "reactor.yaml"
-    path.write_text(constraint_text(world, emergency=EMERGENCY))
-    again = constraints_from(world, path)
+def test_the_text_is_that_of_a_file_with_the_same_constraints(world, constraints):
+    text = constraint_text(world, emergency=EMERGENCY)
+    again = constraints_in(text, "reactor.yaml", world)
     assert again.names == constraints.names
     mine, others = (jax.tree.leaves(x.replace(model=None)) for x in (again, constraints))
     for a, b in zip(mine, others, strict=True):

@@ -215,7 +215,7 @@ def test_a_world_that_is_no_plant_is_refused(tmp_path):
 
 def test_data_of_another_plant_are_refused_and_nothing_is_written(finished, tmp_path):
     config = tiny(env="water", world={}, dataset=str(finished.folder / "data.npz"))
-    with pytest.raises(ValueError, match="6 signals and 2 actuators are not those of water"):
+    with pytest.raises(ValueError, match="6 features and 2 actions are not those of water"):
         train(SUITE, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -1,7 +1,6 @@
 """Scripted controllers of three qualities, as logged data come from."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -13,7 +12,6 @@ from worldloom.core import draws
 from worldloom.core.names import suggest
 from worldloom.core.types import Array, Key
 from worldloom.suites.plant.plant import PlantWorld
-from worldloom.suites.plant.types import Loop
 
 Quality = Literal["expert", "medium", "random"]
 QUALITIES: tuple[Quality, ...] = get_args(Quality)
@@ -44,40 +42,25 @@ class Memory(struct.PyTreeNode):
 
 
 class Controller(NamedTuple):
-    """`act(key, memory, obs)` gives the action (m,), its log-density () and the new memory.
+    """`act(tuning, key, memory, obs)` gives the action (m,), its log-density () and a new memory.
 
     The density is the one that the action, as it is returned, has in [-1, 1]^m at this point of
     the controller's episode.
     """
 
     init: Callable[[], Memory]
-    act: Callable[[Key, Memory, Array], tuple[Array, Array, Memory]]
+    act: Callable[[Tuning, Key, Memory, Array], tuple[Array, Array, Memory]]
 
 
-def controller(world: PlantWorld, quality: Quality) -> Controller:
-    """The plant's loops, as well tuned as `quality` says; a random one draws uniform actions."""
-    if quality not in QUALITIES:
-        raise ValueError(f"quality={quality!r}; use one of {', '.join(QUALITIES)}")
-    init, act = loops_of(world)
-    return Controller(init, partial(act, TUNINGS[quality]))
-
-
-def loops_of(
-    world: PlantWorld,
-) -> tuple[
-    Callable[[], Memory], Callable[[Tuning, Key, Memory, Array], tuple[Array, Array, Memory]]
-]:
-    """`init` and `act` of a `Controller`, with the tuning as the first argument of `act`."""
+def loops_of(world: PlantWorld) -> Controller:
+    """The plant's loops as a controller, tuned as well as it is told in every call."""
     plant, loops = world.plant, world.plant.loops
     signals = {signal.name: i for i, signal in enumerate(plant.observation)}
     actuators = {signal.name: i for i, signal in enumerate(plant.action)}
     for loop in loops:
         setpoint = loop.setpoint if isinstance(loop.setpoint, str) else loop.signal
-        for name, known in (
-            (loop.actuator, actuators),
-            (loop.signal, signals),
-            (setpoint, signals),
-        ):
+        named = ((loop.actuator, actuators), (loop.signal, signals), (setpoint, signals))
+        for name, known in named:
             if name not in known:
                 raise ValueError(f"{plant.name}: a loop names {name!r}; {suggest(name, known)}")
     size, count = len(plant.action), len(loops)
@@ -91,16 +74,19 @@ def loops_of(
     for i, loop in enumerate(loops):
         moves[actuators[loop.actuator], i] = 2.0
         bias[actuators[loop.actuator]] += loop.bias
-    gains = np.asarray(
-        [(loop.proportional, loop.integral, loop.derivative) for loop in loops], np.float32
-    ).reshape(count, 3)
+    gains = [(loop.proportional, loop.integral, loop.derivative) for loop in loops]
+    gains = np.asarray(gains, np.float32).reshape(count, 3)
+    follows = np.asarray([isinstance(loop.setpoint, str) for loop in loops], bool)
+    points = [signals.get(str(loop.setpoint), 0) for loop in loops]  # 0 where it is a number
+    fixed = [0.0 if isinstance(loop.setpoint, str) else loop.setpoint for loop in loops]
+    points, fixed = np.asarray(points, np.int32), np.asarray(fixed, np.float32)
 
     def init() -> Memory:
         zeros = jnp.zeros(count, jnp.float32)
         return Memory(zeros, zeros, jnp.asarray(False))
 
     def act(tuning: Tuning, key: Key, memory: Memory, obs: Array) -> tuple[Array, Array, Memory]:
-        error = (_setpoints(loops, signals, obs) - obs[measured]) / spans
+        error = (jnp.where(follows, obs[points], fixed) - obs[measured]) / spans
         integral = memory.integral + error
         change = jnp.where(memory.begun, error - memory.last, 0.0)
         pushed = tuning.gain * (gains[:, 0] * error + gains[:, 1] * integral + gains[:, 2] * change)
@@ -111,7 +97,7 @@ def loops_of(
         action, density = _draw(key, jnp.clip(mean, -1.0, 1.0), tuning)
         return action, density, Memory(integral, error, jnp.asarray(True))
 
-    return init, act
+    return Controller(init, act)
 
 
 def without_memory(world: PlantWorld) -> Callable[[Array], Array]:
@@ -133,14 +119,6 @@ def without_memory(world: PlantWorld) -> Callable[[Array], Array]:
         return jnp.clip(jnp.stack(action), -1.0, 1.0)
 
     return act
-
-
-def _setpoints(loops: tuple[Loop, ...], signals: dict[str, int], obs: Array) -> Array:
-    """What each of the L loops wants of its signal now (L,)."""
-    named = np.asarray([isinstance(loop.setpoint, str) for loop in loops], bool)
-    where = [signals[loop.setpoint] if isinstance(loop.setpoint, str) else 0 for loop in loops]
-    fixed = [0.0 if isinstance(loop.setpoint, str) else loop.setpoint for loop in loops]
-    return jnp.where(named, obs[np.asarray(where, np.int32)], np.asarray(fixed, np.float32))
 
 
 def _draw(key: Key, mean: Array, tuning: Tuning) -> tuple[Array, Array]:

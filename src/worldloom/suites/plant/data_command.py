@@ -131,8 +131,8 @@ def _make(args: Make) -> int:
     from worldloom.suites.plant.plant import plant_of
     from worldloom.training.machine import use_compilation_cache
 
-    usual = Path("data") / f"{args.env}-{args.quality}-{args.steps}-seed{args.seed}.npz"
-    out = args.out or usual
+    name = f"{args.env}-{args.quality}-{args.steps}-seed{args.seed}.npz"
+    out = args.out or Path("data") / name
     if out.suffix != ".npz":
         raise ValueError(f"--out {out}: the name must end in .npz")
     refuse_to_overwrite(out, args.force)  # before the work, not after it
@@ -158,15 +158,9 @@ def _check(args: Check) -> int:
         logged.dataset()  # raises if the content is not what it was written with
     shown = list(report.defects()) if args.show == -1 else report.first(args.show)
     if args.json:
-        _print_json(
-            {
-                "file": args.file,
-                "rows": report.rows,
-                "sound": report.sound,
-                "counts": report.counts,
-                "defects": [asdict(defect) for defect in shown],
-            }
-        )
+        known = {"file": args.file, "rows": report.rows, "sound": report.sound}
+        defects = [asdict(defect) for defect in shown]
+        _print_json(known | {"counts": report.counts, "defects": defects})
     elif report.sound:
         print(f"{args.file}: {report.rows:,} rows, no defects")
     else:
@@ -220,32 +214,26 @@ def _convert(args: Convert) -> int:
     return 0
 
 
-# Output ----------------------------------------------------------------------------------------
-
-
 def _show(title: str, stats: dict[str, Any], more: dict[str, Any]) -> int:
     from worldloom.report.axes import number
     from worldloom.training.console import facts, table
 
     steps, returns = stats["steps"], stats["return"]
-    facts(
-        title,
-        {
-            "rows": f"{stats['rows']:,}",
-            "episodes": f"{stats['episodes']:,} of {number(steps['min'])} to "
-            f"{number(steps['max'])} steps; {stats['terminated']:,} ended, "
-            f"{stats['truncated']:,} ran out of time",
-            "mean return": f"{number(returns['mean'], 4)} ± {number(returns['std'])}, from "
-            f"{number(returns['min'], 4)} to {number(returns['max'], 4)}",
-            "SHA-256": stats["digest"][:16],
-        },
-    )
+    ends = f"{stats['terminated']:,} ended, {stats['truncated']:,} ran out of time"
+    lengths = f"{number(steps['min'])} to {number(steps['max'])} steps"
+    mean, least, most = (number(returns[name], 4) for name in ("mean", "min", "max"))
+    known = {
+        "rows": f"{stats['rows']:,}",
+        "episodes": f"{stats['episodes']:,} of {lengths}; {ends}",
+        "mean return": f"{mean} ± {number(returns['std'])}, from {least} to {most}",
+        "SHA-256": stats["digest"][:16],
+    }
+    facts(title, known)
     if stats["limits"]:
-        rows = [
-            [limit["limit"], f"{limit['rows']:,}", f"{limit['share']:.2%}", limit["episodes"],
-             number(limit["worst"])]
-            for limit in stats["limits"]
-        ]  # fmt: skip
+        rows = []
+        for limit in stats["limits"]:
+            crossed = [f"{limit['rows']:,}", f"{limit['share']:.2%}", limit["episodes"]]
+            rows.append([limit["limit"], *crossed, number(limit["worst"])])
         table("limits", ["limit", "rows", "share", "episodes", "by at most"], rows)
     facts("", more)
     return 0

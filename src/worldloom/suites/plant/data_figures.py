@@ -1,7 +1,7 @@
 """What is in an offline dataset, in figures: returns, coverage, limits that were crossed."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from worldloom import suites
 from worldloom.core.types import Array
 from worldloom.replay.dataset import Dataset
 from worldloom.replay.dataset_checks import columns_of
+from worldloom.suites.plant.datasets import episode_returns
 from worldloom.suites.plant.plant import PlantWorld, plant_of
 from worldloom.suites.plant.types import Signal
 
@@ -54,7 +55,7 @@ class Contents:
     @property
     def returns(self) -> np.ndarray:
         """(E,): the sum of rewards of each episode."""
-        return np.add.reduceat(self.columns["reward"].astype(float), self.starts[:-1])
+        return episode_returns(self.dataset)
 
 
 def plant_logged(dataset: Dataset) -> PlantWorld | None:
@@ -76,45 +77,38 @@ def contents(
     Without logged costs they are those of the plant's limits, computed from the rows.
     """
     columns = columns_of(dataset)
-    sizes = columns["obs"].shape[1], columns["action"].shape[1]
-    if world is not None and sizes != (len(world.plant.observation), len(world.plant.action)):
-        raise ValueError(
-            f"{dataset.name}: {sizes[0]} signals and {sizes[1]} actions are not those of "
-            f"{world.plant.name}, which has {len(world.plant.observation)} and "
-            f"{len(world.plant.action)}"
-        )
-    cost = columns.get("cost")
-    if cost is None and world is not None and world.plant.limits:
-        cost = _costs(world, dataset, columns)
-    limits = tuple(f"cost[{i}]" for i in range(0 if cost is None else cost.shape[1]))
-    if world is not None and cost is not None and len(world.plant.limits) == cost.shape[1]:
-        limits = tuple(limit.name for limit in world.plant.limits)
+    cost, limits = columns.get("cost"), ()
     if world is not None:
-        observation, action = world.plant.observation, world.plant.action
-    return Contents(
-        dataset,
-        columns,
-        _quantities("obs", columns["obs"], observation),
-        _quantities("action", columns["action"], action, unit_box=True),
-        limits,
-        cost,
-        world,
-    )
+        plant = world.plant
+        sizes = columns["obs"].shape[1], columns["action"].shape[1]
+        observation, action = plant.observation, plant.action
+        limits = tuple(limit.name for limit in plant.limits)
+        if sizes != (len(observation), len(action)):
+            raise ValueError(
+                f"{dataset.name}: {sizes[0]} signals and {sizes[1]} actions are not those of "
+                f"{plant.name}, which has {len(observation)} and {len(action)}"
+            )
+        if cost is None and limits:
+            cost = _costs(world, dataset, columns)
+    count = 0 if cost is None else cost.shape[1]
+    if len(limits) != count:  # logged by somebody who had others
+        limits = tuple(f"cost[{i}]" for i in range(count))
+    measured = _quantities("obs", columns["obs"], observation)
+    # Actions are shares of their range, whatever its unit.
+    moved = _quantities("action", columns["action"], action)
+    moved = tuple(replace(q, unit="", low=-1.0, high=1.0, declared=True) for q in moved)
+    return Contents(dataset, columns, measured, moved, limits, cost, world)
 
 
-def _quantities(
-    kind: str, values: np.ndarray, signals: tuple[Signal, ...], unit_box: bool = False
-) -> tuple[Quantity, ...]:
+def _quantities(kind: str, values: np.ndarray, signals: tuple[Signal, ...]) -> tuple[Quantity, ...]:
+    """Columns (N, k) as the signals say, or as the values do where there are no signals."""
     quantities = []
-    for i in range(values.shape[1]):
-        signal = signals[i] if signals else None
-        low, high, declared = float(values[:, i].min()), float(values[:, i].max()), False
-        if unit_box:
-            low, high, declared = -1.0, 1.0, True  # actions are shares of their range
-        elif signal is not None and np.isfinite(signal.low) and np.isfinite(signal.high):
-            low, high, declared = signal.low, signal.high, True
-        name, unit = (signal.name, signal.unit) if signal else (f"{kind}[{i}]", "")
-        quantities.append(Quantity(name, "" if unit_box else unit, low, high, declared))
+    for i, column in enumerate(values.T):
+        name, unit = (signals[i].name, signals[i].unit) if signals else (f"{kind}[{i}]", "")
+        span = (signals[i].low, signals[i].high) if signals else (-np.inf, np.inf)
+        declared = bool(np.isfinite(span).all())
+        low, high = span if declared else (float(column.min()), float(column.max()))
+        quantities.append(Quantity(name, unit, low, high, declared))
     return tuple(quantities)
 
 
@@ -131,23 +125,19 @@ def _costs(world: PlantWorld, dataset: Dataset, columns: dict[str, np.ndarray]) 
     return np.asarray(jax.jit(jax.vmap(cost))(columns["next_obs"], control, last))
 
 
-# Figures -----------------------------------------------------------------------------------------
-
-
 def figures(data: Contents) -> dict[str, Any]:
     """Everything that `worldloom data describe` prints, as plain values."""
-    columns, starts = data.columns, data.starts
-    lengths, returns = np.diff(starts), data.returns
-    ended = columns["terminated"][starts[1:] - 1].astype(bool)
+    columns, last = data.columns, data.starts[1:] - 1
+    ended = columns["terminated"][last].astype(bool)
     return {
         "name": data.dataset.name,
         "digest": data.dataset.digest,
         "rows": data.dataset.size,
-        "episodes": len(lengths),
+        "episodes": len(last),
         "terminated": int(ended.sum()),
-        "truncated": int((columns["truncated"][starts[1:] - 1].astype(bool) & ~ended).sum()),
-        "steps": _spread(lengths),
-        "return": _spread(returns),
+        "truncated": int((columns["truncated"][last].astype(bool) & ~ended).sum()),
+        "steps": _spread(np.diff(data.starts)),
+        "return": _spread(data.returns),
         "reward": _spread(columns["reward"]),
         "signals": [_signal(q, columns["obs"][:, i]) for i, q in enumerate(data.observation)],
         "actions": [_actuator(q, columns["action"][:, i]) for i, q in enumerate(data.action)],
@@ -183,18 +173,14 @@ def coverage(values: np.ndarray, low: float, high: float) -> float:
     return float((counts >= max(1.0, ENOUGH * len(values))).mean())
 
 
-def _spread(values: np.ndarray) -> dict[str, float]:
+def _moments(values: np.ndarray) -> dict[str, float]:
     values = np.asarray(values, float)
-    q1, median, q3 = np.quantile(values, [0.25, 0.5, 0.75])
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "min": float(values.min()),
-        "q1": float(q1),
-        "median": float(median),
-        "q3": float(q3),
-        "max": float(values.max()),
-    }
+    return {name: float(getattr(values, name)()) for name in ("mean", "std", "min", "max")}
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    quartiles = np.quantile(np.asarray(values, float), [0.25, 0.5, 0.75]).tolist()
+    return _moments(values) | dict(zip(("q1", "median", "q3"), quartiles, strict=True))
 
 
 def _signal(quantity: Quantity, values: np.ndarray) -> dict[str, Any]:
@@ -202,10 +188,7 @@ def _signal(quantity: Quantity, values: np.ndarray) -> dict[str, Any]:
     return {
         "name": quantity.name,
         "unit": quantity.unit,
-        "mean": float(values.mean(dtype=float)),
-        "std": float(values.std(dtype=float)),
-        "min": float(values.min()),
-        "max": float(values.max()),
+        **_moments(values),
         "coverage": coverage(values, quantity.low, quantity.high),
         "outside": float(outside.mean()) if quantity.declared else None,
     }
@@ -214,10 +197,7 @@ def _signal(quantity: Quantity, values: np.ndarray) -> dict[str, Any]:
 def _actuator(quantity: Quantity, values: np.ndarray) -> dict[str, Any]:
     return {
         "name": quantity.name,
-        "mean": float(values.mean(dtype=float)),
-        "std": float(values.std(dtype=float)),
-        "min": float(values.min()),
-        "max": float(values.max()),
+        **_moments(values),
         "coverage": coverage(values, -1.0, 1.0),
         "at_end": float((np.abs(values) > AT_END).mean()),
     }

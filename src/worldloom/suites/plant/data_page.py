@@ -1,6 +1,8 @@
 """The page of an offline dataset: what was logged, how good it was, where limits were crossed."""
 
 import shlex
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,13 @@ import numpy as np
 from worldloom.replay.dataset_checks import KINDS, Report
 from worldloom.report import page, svg
 from worldloom.report.axes import number
-from worldloom.report.histograms import density, histogram
-from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+from worldloom.report.plots import Bars, Series, bar_chart, density, histogram, line_chart
 from worldloom.report.run_page import thin
 from worldloom.suites.plant.data_figures import Contents, Quantity, figures
 
 SHOWN = 12  # charts of signals, beyond which a page is no longer read
 STEPS = 400  # points of an episode's line
+MOMENTS = ("mean", "std", "min", "max")
 
 
 def write_page(
@@ -58,27 +60,16 @@ def _defects(report: Report | None) -> list[str]:
 
 def _headline(stats: dict[str, Any]) -> str:
     steps, returns = stats["steps"], stats["return"]
+    least, most = number(returns["min"], 4), number(returns["max"], 4)
+    parts = f"{len(stats['signals'])} signals, {len(stats['actions'])} actions"
     ends = f"{stats['terminated']:,} ended, {stats['truncated']:,} ran out of time"
+    lengths = f"from {number(steps['min'])} to {number(steps['max'])}"
+    spread = f"± {number(returns['std'], 3)}"
     items = [
-        (
-            "rows",
-            f"{stats['rows']:,}",
-            "",
-            f"{len(stats['signals'])} signals, {len(stats['actions'])} actions",
-        ),
+        ("rows", f"{stats['rows']:,}", "", parts),
         ("episodes", f"{stats['episodes']:,}", "", ends),
-        (
-            "mean return",
-            number(returns["mean"], 4),
-            f"± {number(returns['std'], 3)}",
-            f"from {number(returns['min'], 4)} to {number(returns['max'], 4)}",
-        ),
-        (
-            "steps in an episode",
-            number(steps["mean"], 4),
-            "",
-            f"from {number(steps['min'])} to {number(steps['max'])}",
-        ),
+        ("mean return", number(returns["mean"], 4), spread, f"from {least} to {most}"),
+        ("steps in an episode", number(steps["mean"], 4), "", lengths),
     ]
     if stats["limits"]:
         worst = max(stats["limits"], key=lambda limit: limit["share"])
@@ -89,47 +80,22 @@ def _headline(stats: dict[str, Any]) -> str:
     return page.facts(items)
 
 
-# Returns -----------------------------------------------------------------------------------------
-
-
 def _returns(data: Contents) -> str:
     returns = data.returns
     if len(returns) < 2:
         return ""
-    mean = float(returns.mean())
-
-    def spread(width: int) -> str:
-        return histogram(
-            returns,
-            x_label="return of an episode",
-            marks=[("mean", mean)],
-            what="episodes",
-            width=width,
-            height=210,
-        )
-
-    def over_time(width: int) -> str:
-        x, y = thin(list(range(1, len(returns) + 1)), returns.tolist())
-        line = Series("return", x, y)
-        return line_chart(
-            [line],
-            x_label="episode, in the order of logging",
-            y_label="return",
-            width=width,
-            height=230,
-        )
-
+    marks, label = [("mean", float(returns.mean()))], "return of an episode"
+    spread = partial(histogram, returns, x_label=label, marks=marks, what="episodes", height=210)
+    line = Series("return", *thin(list(range(1, len(returns) + 1)), returns.tolist()))
+    label = "episode, in the order of logging"
+    over_time = partial(line_chart, [line], x_label=label, y_label="return", height=230)
+    trend = "A trend means that the plant, or whoever ran it, changed meanwhile."
     return page.section(
         "Returns",
         page.figure(spread),
-        page.figure(
-            over_time, "A trend means that the plant, or whoever ran it, changed meanwhile."
-        ),
+        page.figure(over_time, trend),
         text="What episodes were worth: a learner sees little of what lies above the best of them.",
     )
-
-
-# Limits ------------------------------------------------------------------------------------------
 
 
 def _limits(data: Contents, stats: dict[str, Any]) -> str:
@@ -137,26 +103,26 @@ def _limits(data: Contents, stats: dict[str, Any]) -> str:
     if not limits:
         return ""
     names = [limit["limit"] for limit in limits]
-    shares = Bars("", [100.0 * limit["share"] for limit in limits], color=svg.color(1))
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            names,
-            [shares],
-            axis_label="% of rows in which the limit is crossed",
-            show=lambda value: f"{number(value)} %",
-            width=width,
-        )
-
-    units = _limit_units(data)
+    draw = partial(
+        bar_chart,
+        names,
+        [Bars("", [100.0 * limit["share"] for limit in limits], color=svg.color(1))],
+        axis_label="% of rows in which the limit is crossed",
+        show=lambda value: f"{number(value)} %",
+    )
+    units = {}
+    if data.world is not None:
+        plant = data.world.plant
+        of_signal = {signal.name: signal.unit for signal in (*plant.observation, *plant.action)}
+        units = {limit.name: of_signal[limit.signal] for limit in plant.limits}
     rows = [
         [
-            limit["limit"],
+            name,
             limit["rows"],
             limit["episodes"],
-            f"{number(limit['worst'])} {unit}".strip(),
+            f"{number(limit['worst'])} {units.get(name, '')}".strip(),
         ]
-        for limit, unit in zip(limits, units, strict=True)
+        for name, limit in zip(names, limits, strict=True)
     ]
     return page.section(
         "Limits",
@@ -165,14 +131,6 @@ def _limits(data: Contents, stats: dict[str, Any]) -> str:
         text="Where the logged plant left its limits. A learner cannot know what happens beyond a "
         "limit that the data never come near.",
     )
-
-
-def _limit_units(data: Contents) -> list[str]:
-    if data.world is None or len(data.world.plant.limits) != len(data.limits):
-        return [""] * len(data.limits)
-    plant = data.world.plant
-    units = {signal.name: signal.unit for signal in (*plant.observation, *plant.action)}
-    return [units.get(limit.signal, "") for limit in plant.limits]
 
 
 def _bounds(data: Contents, signal: str) -> list[tuple[str, float]]:
@@ -186,27 +144,16 @@ def _bounds(data: Contents, signal: str) -> list[tuple[str, float]]:
     ]
 
 
-# Coverage ----------------------------------------------------------------------------------------
-
-
 def _actions(data: Contents, stats: dict[str, Any]) -> str:
     charts = [
         histogram(data.columns["action"][:, i], title=q.name, span=(-1.0, 1.0), color=2)
         for i, q in enumerate(data.action[:SHOWN])
     ]
     rows = [
-        [
-            a["name"],
-            a["mean"],
-            a["std"],
-            a["min"],
-            a["max"],
-            f"{a['at_end']:.1%}",
-            f"{a['coverage']:.0%}",
-        ]
+        [a["name"], *map(a.get, MOMENTS), f"{a['at_end']:.1%}", f"{a['coverage']:.0%}"]
         for a in stats["actions"]
     ]
-    head = ("action", "mean", "std", "min", "max", "at an end", "covered")
+    head = ("action", *MOMENTS, "at an end", "covered")
     return page.section(
         "Actions",
         page.pairs(charts),
@@ -229,20 +176,12 @@ def _signals(data: Contents, stats: dict[str, Any]) -> str:
     ]
     left_out = len(data.observation) - SHOWN
     more = f'<p class="soft">{left_out} more signals are in the table.</p>' if left_out > 0 else ""
-    rows = [
-        [
-            s["name"],
-            s["unit"] or None,
-            s["mean"],
-            s["std"],
-            s["min"],
-            s["max"],
-            None if s["outside"] is None else f"{s['outside']:.1%}",
-            f"{s['coverage']:.0%}",
-        ]
-        for s in stats["signals"]
-    ]
-    head = ("signal", "unit", "mean", "std", "min", "max", "outside", "covered")
+    rows = []
+    for s in stats["signals"]:
+        outside = None if s["outside"] is None else f"{s['outside']:.1%}"
+        covered = f"{s['coverage']:.0%}"
+        rows.append([s["name"], s["unit"] or None, *map(s.get, MOMENTS), outside, covered])
+    head = ("signal", "unit", *MOMENTS, "outside", "covered")
     return page.section(
         "Signals",
         page.pairs(charts),
@@ -258,27 +197,18 @@ def _together(data: Contents) -> str:
     obs, act = data.columns["obs"], data.columns["action"]
     span = np.asarray([max(q.high - q.low, 1e-9) for q in data.observation])
     lively = np.argsort(-obs.std(0) / span, kind="stable")[:2]
-    charts = [
-        density(
-            obs[:, i],
-            act[:, j],
-            x_label=data.observation[i].label,
-            y_label=data.action[j].name,
-            color=2,
-        )
-        for j in range(min(2, act.shape[1]))
-        for i in lively
-        if obs[:, i].std() > 0
-    ]
+    charts = []
+    for j, i in product(range(min(2, act.shape[1])), lively):
+        if obs[:, i].std() > 0:
+            signal, actuator = data.observation[i].label, data.action[j].name
+            labels: dict[str, Any] = {"x_label": signal, "y_label": actuator}
+            charts.append(density(obs[:, i], act[:, j], **labels, color=2))
     return page.section(
         "What was done when",
         page.pairs(charts),
         text="Actions against the liveliest signals; darker is more often. Where it is empty, the "
         "data say nothing about that action in that state.",
     )
-
-
-# An episode --------------------------------------------------------------------------------------
 
 
 def _episode(data: Contents) -> str:
@@ -289,34 +219,22 @@ def _episode(data: Contents) -> str:
 
     def chart(quantity: Quantity, values: np.ndarray, color: int, bounds: list) -> str:
         x, y = thin(list(range(len(values))), values.tolist(), STEPS)
-        near = [(name, at) for name, at in bounds if _near(at, values)]
+        low, high = float(values.min()), float(values.max())
+        room = 2 * (high - low)  # a limit farther away is not worth its room on the axis
+        near = [(name, at) for name, at in bounds if low - room <= at <= high + room]
         line = Series(quantity.name, x, y, color=svg.color(color))
-        return line_chart(
-            [line],
-            y_label=quantity.label,
-            x_label="step",
-            references=near,
-            width=page.HALF,
-            height=190,
-        )
+        labels: dict[str, Any] = {"x_label": "step", "y_label": quantity.label}
+        return line_chart([line], page.HALF, **labels, references=near, height=190)
 
     charts = [
         chart(q, data.columns["action"][rows, i], 2, []) for i, q in enumerate(data.action[:4])
-    ] + [
+    ]
+    charts += [
         chart(q, data.columns["obs"][rows, i], 0, _bounds(data, q.name))
         for i, q in enumerate(data.observation[:SHOWN])
     ]
     stats = f"Episode {middle + 1}, whose return of {number(returns[middle], 4)} is the median."
     return page.section("An episode", page.pairs(charts), text=stats)
-
-
-def _near(bound: float, values: np.ndarray) -> bool:
-    """Whether a limit is close enough to be worth the room on an axis."""
-    low, high = float(values.min()), float(values.max())
-    return low - 2 * (high - low) <= bound <= high + 2 * (high - low)
-
-
-# About -------------------------------------------------------------------------------------------
 
 
 def _about(stats: dict[str, Any], source: str) -> str:
@@ -328,8 +246,6 @@ def _about(stats: dict[str, Any], source: str) -> str:
     }
     parts = [page.settings(facts)]
     if source:
-        parts += [
-            "<h3>Check it</h3>",
-            page.command(shlex.join(["worldloom", "data", "check", source])),
-        ]
+        check = shlex.join(["worldloom", "data", "check", source])
+        parts += ["<h3>Check it</h3>", page.command(check)]
     return page.section("Where it comes from", *parts)

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldloom import suites
-from worldloom.core import draws, rollout
+from worldloom.core import draws
 from worldloom.core.checks import check_seed
 from worldloom.core.protocols import PureEnv
-from worldloom.core.transforms import batch
-from worldloom.core.types import Array, Key, PyTree
+from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.replay.dataset import Dataset, from_columns
 from worldloom.suites.plant.controllers import QUALITIES, TUNINGS, Tuning, loops_of
-from worldloom.suites.plant.plant import Plant, make_world, plant_of
+from worldloom.suites.plant.plant import Plant, make_world, plant_of, play_episodes
 from worldloom.suites.plant.suite import DATA_QUALITIES, DataQuality
 from worldloom.training.machine import versions
 
@@ -65,7 +64,11 @@ def log_data(
     rounds, rows = [], 0
     while rows < steps:
         key = jax.random.fold_in(jax.random.key(seed), len(rounds))
-        rounds.append(_played(jax.device_get(play(params, key, shares))))
+        columns = jax.device_get(play(params, key, shares))
+        # The rows that were played, episode after episode.
+        ordered = {name: np.swapaxes(value, 0, 1) for name, value in columns.items()}
+        played = ordered.pop("played")
+        rounds.append({name: value[played] for name, value in ordered.items()})
         rows += len(rounds[-1]["reward"])
     columns = {name: np.concatenate([part[name] for part in rounds]) for name in rounds[0]}
     # The episode that holds the last row asked for is kept to its end.
@@ -106,36 +109,31 @@ def _episodes(env: PureEnv, params: PyTree, key: Key, shares: Array) -> dict[str
     shares (3,): of controllers of each of QUALITIES.
     """
     start_key, tuning_key, play_key = draws.split(key, 3)
-    worlds = batch(env, EPISODES)
     tuning = _tunings(tuning_key, shares)
-    init, act = loops_of(env.base)
-    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (EPISODES, *x.shape)), init())
-    state, first = worlds.reset(start_key, params)
+    loops = loops_of(env.base)
 
-    def choose(world: PyTree, memory: PyTree, key: Key) -> tuple[PyTree, PyTree]:
+    def init(_: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (EPISODES, *x.shape)), loops.init())
+
+    def choose(obs: Array, memory: PyTree, key: Key) -> tuple[PyTree, PyTree]:
         keys = draws.split(key, EPISODES)
-        action, log_prob, memory = jax.vmap(act)(tuning, keys, memory, world[1])
+        action, log_prob, memory = jax.vmap(loops.act)(tuning, keys, memory, obs)
         return (action, log_prob), memory
 
-    def step(world: PyTree, chosen: PyTree, key: Key) -> tuple[PyTree, dict[str, Array]]:
-        (state, obs, running), (action, log_prob) = world, chosen
-        state, after = worlds.step(key, state, action, params)
-        row = {
+    def record(obs: Array, alive: Array, chosen: Any, after: TimeStep) -> dict[str, Array]:
+        return {
             "obs": obs,
-            "action": action,
+            "action": chosen[0],
             "reward": after.reward,
             "next_obs": after.obs,
             "terminated": after.terminated,
             "truncated": after.truncated,
             "cost": after.info.safety.cost,
-            "log_prob": log_prob,
-            "played": running,
+            "log_prob": chosen[1],
+            "played": alive,
         }
-        return (state, after.obs, running & ~(after.terminated | after.truncated)), row
 
-    world = (state, first.obs, jnp.ones(EPISODES, bool))
-    horizon = int(env.default_params().horizon)
-    return rollout.play_steps(choose, step, play_key, world, memory, horizon)[2]
+    return play_episodes(env, params, (start_key, play_key), EPISODES, init, choose, record)
 
 
 def _tunings(key: Key, shares: Array) -> Tuning:
@@ -144,10 +142,3 @@ def _tunings(key: Key, shares: Array) -> Tuning:
     which = jnp.searchsorted(jnp.cumsum(shares)[:-1], uniform, side="right")
     tunings = [TUNINGS[quality] for quality in QUALITIES]
     return jax.tree.map(lambda *values: jnp.asarray(values)[which], *tunings)
-
-
-def _played(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The rows that were played, episode after episode."""
-    ordered = {name: np.swapaxes(value, 0, 1) for name, value in columns.items()}
-    played = ordered.pop("played")
-    return {name: value[played] for name, value in ordered.items()}

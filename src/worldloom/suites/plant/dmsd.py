@@ -16,7 +16,8 @@ masses of 30 kg, is there for those who want to know what a change of the plant 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import struct
@@ -24,24 +25,19 @@ from flax import struct
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world
-from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
+from worldloom.suites.plant.plant import Plant, make_world, remaining, score_between
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, measured
 
-SCORE_MIN, SCORE_MAX = 30.6, 849.51  # mean returns that NeoRL-2 maps to 0 and 100
 MASSES = {"train": 20.0, "test": 30.0}  # kg, by mode
-
-
-def normalised_score(mean_return: float) -> float:
-    """NeoRL-2's score of a mean return over episodes."""
-    return 100.0 * (mean_return - SCORE_MIN) / (SCORE_MAX - SCORE_MIN)
+normalised_score = partial(score_between, 30.6, 849.51)
 
 
 class Masses(struct.PyTreeNode):
     """The plant's state; all (2,)."""
 
-    position: Array  # m, from rest
-    velocity: Array  # m/s
-    target: Array  # m
+    position: Annotated[Array, Measured("m", -2.0, 2.0, 2)]  # from rest
+    velocity: Annotated[Array, Measured("m/s", -2.0, 2.0, 2)]
+    target: Annotated[Array, Measured("m", -2.0, 2.0, 2)]
     later: Array  # m: the target of the episode's second half
 
 
@@ -60,39 +56,25 @@ class Springs(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class DoubleMassSpringDamper:
+class DoubleMassSpringDamper(Plant):
     """See the module."""
 
     name: str = "dmsd"
-    observation: tuple[Signal, ...] = (
-        Signal("position_1", "m", -2.0, 2.0),
-        Signal("position_2", "m", -2.0, 2.0),
-        Signal("velocity_1", "m/s", -2.0, 2.0),
-        Signal("velocity_2", "m/s", -2.0, 2.0),
-        Signal("target_1", "m", -2.0, 2.0),
-        Signal("target_2", "m", -2.0, 2.0),
-    )
-    action: tuple[Signal, ...] = (
-        Signal("force_1", "N", -30.0, 30.0),
-        Signal("force_2", "N", -30.0, 30.0),
-    )
-    limits: tuple[Limit, ...] = (
+    observation: tuple = measured(Masses)
+    action: tuple = Measured("N", -30.0, 30.0, 2).signals("force")
+    limits: tuple = (
         Limit("right_1", "position_1", "at_most", 2.0),
         Limit("left_1", "position_1", "at_least", -2.0),
         Limit("right_2", "position_2", "at_most", 2.0),
         Limit("left_2", "position_2", "at_least", -2.0),
-        Limit("jerk_1", "force_1", "rate", 30.0, hard=False),
-        Limit("jerk_2", "force_2", "rate", 30.0, hard=False),
+        *(Limit(f"jerk_{i}", f"force_{i}", "rate", 30.0, hard=False) for i in (1, 2)),
     )
-    loops: tuple[Loop, ...] = (
-        Loop("force_1", "position_1", "target_1", 5.0, 0.2, 14.0),
-        Loop("force_2", "position_2", "target_2", 5.0, 0.2, 14.0),
+    loops: tuple = tuple(
+        Loop(f"force_{i}", f"position_{i}", f"target_{i}", 5.0, 0.2, 14.0) for i in (1, 2)
     )
     horizon: int = 100
     step_seconds: float = 0.2
-
-    def physics(self) -> Springs:
-        return Springs()
+    physics: ClassVar[Any] = Springs
 
     def start(self, key: Key, params: PlantParams) -> Masses:
         numbers: Springs = params.physics
@@ -109,37 +91,30 @@ class DoubleMassSpringDamper:
 
     def advance(self, key: Key, x: Masses, u: Array, step: Array, params: PlantParams) -> Masses:
         numbers: Springs = params.physics
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        stiffness = numbers.stiffness * (1.0 - params.drift * numbers.weakening * used)
-        position, velocity = self._move(x.position, x.velocity, u, stiffness, numbers)
+        stiffness = numbers.stiffness * remaining(numbers.weakening, step, params)
+        moved = self._move(x, u, numbers.replace(stiffness=stiffness))
         changed = (step + 1).astype(jnp.float32) >= numbers.change_step
-        return Masses(position, velocity, jnp.where(changed, x.later, x.target), x.later)
+        return moved.replace(target=jnp.where(changed, x.later, x.target))
 
-    def _move(
-        self, position: Array, velocity: Array, force: Array, stiffness: Array, numbers: Springs
-    ) -> tuple[Array, Array]:
-        springs = stiffness * (2.0 * position - position[::-1])
-        dampers = numbers.damping * (2.0 * velocity - velocity[::-1])
+    def _move(self, x: Masses, force: Array, numbers: Springs) -> Masses:
+        """The masses a step later, with the same targets."""
+        springs = numbers.stiffness * (2.0 * x.position - x.position[::-1])
+        dampers = numbers.damping * (2.0 * x.velocity - x.velocity[::-1])
         pushed = (force - springs - dampers) / numbers.mass
-        return position + self.step_seconds * velocity, velocity + self.step_seconds * pushed
-
-    def observe(self, x: Masses, params: PlantParams) -> Array:
-        return jnp.concatenate([x.position, x.velocity, x.target])
+        return x.replace(
+            position=x.position + self.step_seconds * x.velocity,
+            velocity=x.velocity + self.step_seconds * pushed,
+        )
 
     def reward(self, x: Masses, u: Array, next_x: Masses, params: PlantParams) -> Array:
         """Of the distances that are left, with the targets as they are then."""
         off = jnp.abs(next_x.position - next_x.target) + 0.01
         return -jnp.log(off[0] * off[1])  # one logarithm of the product is twice as fast as two
 
-    def ended(self, x: Masses, params: PlantParams) -> Array:
-        return jnp.asarray(False)
-
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
         """Exact but for a target that changes in this step, which nobody can know."""
-        position, velocity = self._move(
-            obs[:2], obs[2:4], u, params.physics.stiffness, params.physics
-        )
-        return jnp.concatenate([position, velocity, obs[4:]])
+        x = Masses(obs[:2], obs[2:4], obs[4:], obs[4:])
+        return self.observe(self._move(x, u, params.physics), params)
 
 
 def make(mode: Literal["train", "test"] = "train", **options: Any) -> PureEnv:

@@ -1,6 +1,6 @@
 """How a policy does in the plant itself, as it is and behind the safety filter."""
 
-import sys
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from worldloom.core import draws, rollout
+from worldloom.core import draws
 from worldloom.core.draws import as_key
 from worldloom.core.files import atomic_path
 from worldloom.core.protocols import PureEnv
-from worldloom.core.transforms import batch
-from worldloom.core.types import Array, Key, PyTree
+from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.nn.policy import PolicyState, policy_step
-from worldloom.safety import (
-    ControlState,
-    SafetyConstraints,
-    initial_memory,
-    safe_policy_execution,
-)
+from worldloom.safety import ControlState, SafetyConstraints, initial_memory, safe_policy_execution
+from worldloom.suites.plant.plant import play_episodes
+from worldloom.suites.plant.types import EnvironmentState
 
 TRAJECTORIES_FILE = "trajectories.npz"
 KEPT_EPISODES = 8  # of an evaluation, step by step
@@ -69,11 +65,8 @@ class Outcome:
     def lines(self, name: str, limits: Sequence[str]) -> dict[str, str]:
         """For people; `name` is that of the way to control the plant."""
         stats = self.to_dict()
-        crossed = [
-            f"{limit} in {share:.2%}"
-            for limit, share in zip(limits, self.violated, strict=True)
-            if share > 0.0
-        ]
+        shares = zip(limits, self.violated, strict=True)
+        crossed = [f"{limit} in {share:.2%}" for limit, share in shares if share > 0.0]
         words = f"crossed: {', '.join(crossed)} of the steps" if crossed else "never crossed"
         return {
             f"return, {name}": f"{stats['return']:.1f} +- {stats['return_stderr']:.1f} (s.e.)",
@@ -99,15 +92,14 @@ class PlantEvaluation:
         return float(self.filtered.returns.mean())
 
     def to_dict(self) -> dict[str, Any]:
-        bare, filtered = self.bare.to_dict(), self.filtered.to_dict()
+        filtered = self.filtered.to_dict()
         return {
             "mean": self.mean,
             "stderr": filtered["return_stderr"],
             "episodes": len(self.filtered.returns),
-            "bare": bare,
+            "bare": self.bare.to_dict(),
             "filtered": filtered,
-            **({} if self.score is None else {"score": self.score}),
-        }
+        } | ({} if self.score is None else {"score": self.score})
 
     def lines(self) -> dict[str, str]:
         """For people."""
@@ -160,44 +152,31 @@ class PlantEvaluator:
         )
 
     def _episodes(
-        self,
-        agents: PyTree,
-        constraints: SafetyConstraints,
-        key: Key,
-        params: PyTree,
-        *,
-        filtered: bool,
+        self, agents: PyTree, constraints: SafetyConstraints, key: Key, params: Any, filtered: bool
     ) -> Trajectories:
-        policy, episodes = self.to_policy(agents), self.episodes
-        worlds = batch(self.env, episodes)
-        start_key, play_key = draws.split(key)
-        state, first = worlds.reset(start_key, params)
-        memory = jax.vmap(lambda place: initial_memory(constraints, place))(state.action)
+        policy = self.to_policy(agents)
+        never = jnp.zeros(self.episodes, bool)
 
-        def choose(world: PyTree, memory: PyTree, _: Key) -> tuple[PyTree, PyTree]:
-            obs = world[1]  # no key: the policy as it is shipped does not explore
-            if not filtered:
-                never = jnp.zeros(episodes, bool)
+        def init(state: EnvironmentState) -> PyTree:
+            return jax.vmap(lambda place: initial_memory(constraints, place))(state.action)
+
+        def choose(obs: Array, memory: PyTree, _: Key) -> tuple[PyTree, PyTree]:
+            if not filtered:  # no key: the policy as it is shipped does not explore
                 return (policy_step(policy, obs), never, never), memory
             action, report = safe_policy_execution(policy, ControlState(obs, memory), constraints)
             return (action, report.intervened, report.emergency), report.memory
 
-        def step(world: PyTree, chosen: PyTree, key: Key) -> tuple[PyTree, Trajectories]:
-            (state, obs, alive), (action, intervened, emergency) = world, chosen
-            state, after = worlds.step(key, state, action, params)
-            margins = after.info.safety.margins
-            row = Trajectories(alive, after.reward, margins, obs, action, intervened, emergency)
-            return (state, after.obs, alive & ~(after.terminated | after.truncated)), row
+        def record(obs: Array, alive: Array, chosen: Any, after: TimeStep) -> Trajectories:
+            return Trajectories(alive, after.reward, after.info.safety.margins, obs, *chosen)
 
-        world = (state, first.obs, jnp.ones(episodes, bool))
-        horizon = int(self.env.default_params().horizon)
-        return rollout.play_steps(choose, step, play_key, world, memory, horizon)[2]
+        start_key, play_key = draws.split(key)
+        keys = (start_key, play_key)
+        return play_episodes(self.env, params, keys, self.episodes, init, choose, record)
 
 
 def normalised_score(env: PureEnv, mean_return: float) -> float | None:
     """100 (R - min) / (max - min) with NeoRL-2's figures, where it has this plant."""
-    home = sys.modules[type(env.base.plant).__module__]
-    function = getattr(home, "normalised_score", None)
+    function = getattr(inspect.getmodule(type(env.base.plant)), "normalised_score", None)
     return None if function is None else float(function(mean_return))
 
 
@@ -217,9 +196,6 @@ def outcome(trajectories: Trajectories, gamma: float) -> Outcome:
         interventions=float((trajectories.intervened & alive).sum() / steps),
         emergencies=float((trajectories.emergency & alive).sum() / steps),
     )
-
-
-# Files -------------------------------------------------------------------------------------------
 
 
 def save_trajectories(folder: Path, evaluation: PlantEvaluation) -> Path:

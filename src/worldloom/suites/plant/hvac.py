@@ -20,17 +20,17 @@ are, and the clock goes on.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world, runge_kutta
-from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
+from worldloom.suites.plant.plant import Plant, make_world, remaining, runge_kutta
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, measured
 
 ZONES = 4  # in a ring: each has two neighbours
 SUBSTEPS = 4  # of the integration within a step
@@ -39,13 +39,13 @@ SUBSTEPS = 4  # of the integration within a step
 class Building(struct.PyTreeNode):
     """The building and what is around it."""
 
-    air: Array  # (4,), degrees Celsius
-    walls: Array  # (4,), degrees Celsius
-    people: Array  # (4,)
-    power: Array  # kW, of all heat pumps
-    hour: Array  # of the day
-    outdoor: Array  # degrees Celsius
-    sun: Array  # kW/m2
+    air: Annotated[Array, Measured("degC", 10.0, 34.0, ZONES)]
+    walls: Annotated[Array, Measured("degC", 10.0, 34.0, ZONES)]
+    people: Annotated[Array, Measured("1", 0.0, 8.0, ZONES)]
+    power: Annotated[Array, Measured("kW", 0.0, 6.0)]  # of all heat pumps
+    hour: Annotated[Array, Measured("h", 0.0, 24.0)]  # of the day
+    outdoor: Annotated[Array, Measured("degC", -15.0, 40.0)]
+    sun: Annotated[Array, Measured("kW/m2", 0.0, 1.0)]
     season: Array  # the day's mean outdoors
     wander: Array  # what the weather adds to that
     clouds: Array  # the share of the sun that they take
@@ -71,72 +71,47 @@ class Construction(struct.PyTreeNode):
     clogging: Any = 0.4  # of the heat, lost in an episode that drifts
 
 
-def _zones(name: str, unit: str, low: float, high: float) -> tuple[Signal, ...]:
-    return tuple(Signal(f"{name}_{i + 1}", unit, low, high) for i in range(ZONES))
-
-
 @dataclass(frozen=True)
-class Hvac:
+class Hvac(Plant):
     """See the module."""
 
     name: str = "hvac"
-    observation: tuple[Signal, ...] = (
-        *_zones("air", "degC", 10.0, 34.0),
-        *_zones("walls", "degC", 10.0, 34.0),
-        *_zones("people", "1", 0.0, 8.0),
-        Signal("power", "kW", 0.0, 6.0),
-        Signal("hour", "h", 0.0, 24.0),
-        Signal("outdoor", "degC", -15.0, 40.0),
-        Signal("sun", "kW/m2", 0.0, 1.0),
-    )
-    action: tuple[Signal, ...] = _zones("heat", "kW", -4.0, 4.0)
-    limits: tuple[Limit, ...] = (
+    observation: tuple = measured(Building)
+    action: tuple = Measured("kW", -4.0, 4.0, ZONES).signals("heat")
+    limits: tuple = (
         *(Limit(f"hot_{i + 1}", f"air_{i + 1}", "at_most", 26.0) for i in range(ZONES)),
         *(Limit(f"cold_{i + 1}", f"air_{i + 1}", "at_least", 18.0) for i in range(ZONES)),
         Limit("contract", "power", "at_most", 4.0, hard=False),
     )
-    loops: tuple[Loop, ...] = tuple(
+    loops: tuple = tuple(
         Loop(f"heat_{i + 1}", f"air_{i + 1}", 22.0, 4.0, 0.5) for i in range(ZONES)
     )
     horizon: int = 192
     step_seconds: float = 900.0
-
-    def physics(self) -> Construction:
-        return Construction()
+    physics: ClassVar[Any] = Construction
 
     def start(self, key: Key, params: PlantParams) -> Building:
         """Some hour of some day, the rooms near what is wanted, the walls a little colder."""
+        n: Construction = params.physics
         uniform = draws.uniform(key, (2 * ZONES + 3,))
         air = 20.0 + 4.0 * uniform[:ZONES]
+        walls = air - 2.0 * uniform[ZONES : 2 * ZONES]
         season = -2.0 + 30.0 * uniform[-3]
         hour = jnp.floor(96.0 * uniform[-2]) / 4.0
-        clouds = uniform[-1]
-        calm = jnp.float32(0.0)
-        return Building(
-            air=air,
-            walls=air - 2.0 * uniform[ZONES : 2 * ZONES],
-            people=jnp.broadcast_to(self._planned(hour, params.physics), (ZONES,)),
-            power=calm,
-            hour=hour,
-            outdoor=self._outdoor(hour, season, calm, params.physics),
-            sun=self._sun(hour, clouds),
-            season=season,
-            wander=calm,
-            clouds=clouds,
-        )
+        people = jnp.broadcast_to(self._planned(hour, n), (ZONES,))
+        calm, clouds = jnp.float32(0.0), uniform[-1]
+        outdoor, sun = self._outdoor(hour, season, calm, n), self._sun(hour, clouds)
+        return Building(air, walls, people, calm, hour, outdoor, sun, season, calm, clouds)
 
     def advance(
         self, key: Key, x: Building, u: Array, step: Array, params: PlantParams
     ) -> Building:
         n: Construction = params.physics
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        clean = 1.0 - params.drift * n.clogging * used
-        air, walls = self._warm(x.air, x.walls, x.people, x.outdoor, x.sun, clean * u, n)
+        moved = self._warm(x, u, remaining(n.clogging, step, params), n)
         weather_key, people_key = draws.split(key)
         shocks = params.disturbance * draws.normal(weather_key, (2,))
         uniform = draws.uniform(people_key, (2, ZONES))
-        hour = self._later(x.hour)
-        planned = self._planned(hour, n)
+        hour, planned = moved.hour, self._planned(moved.hour, n)
         # Those who are there at other times than planned stay until their zone is thought of again.
         others = jnp.round(planned * 2.0 * uniform[1])
         changed = uniform[0] < n.absence * params.disturbance
@@ -145,48 +120,34 @@ class Hvac:
         # The weather wanders, but not away; clouds of an undisturbed day stay.
         wander = 0.97 * x.wander + n.weather * shocks[0]
         clouds = jnp.clip(x.clouds + n.sky * shocks[1], 0.0, 1.0)
-        return Building(
-            air=air,
-            walls=walls,
+        return moved.replace(
             people=jnp.where(changed, others, jnp.where(same_shift, x.people, planned)),
-            power=self._power(u, n),
-            hour=hour,
             outdoor=self._outdoor(hour, x.season, wander, n),
             sun=self._sun(hour, clouds),
-            season=x.season,
             wander=wander,
             clouds=clouds,
         )
 
-    def _warm(
-        self,
-        air: Array,
-        walls: Array,
-        people: Array,
-        outdoor: Array,
-        sun: Array,
-        heat: Array,
-        n: Construction,
-    ) -> tuple[Array, Array]:
-        """Air and walls (4,) a step later."""
-        gains = heat + n.window * sun + n.person * people
+    def _warm(self, x: Building, u: Array, clean: Array | float, n: Construction) -> Building:
+        """The building a step later under the same weather, with the same people in it.
 
-        def slope(x: tuple[Array, Array]) -> tuple[Array, Array]:
-            air, walls = x
+        clean: the share of the heat that filters let through.
+        """
+        gains = clean * u + n.window * x.sun + n.person * x.people
+
+        def slope(temperatures: tuple[Array, Array]) -> tuple[Array, Array]:
+            air, walls = temperatures
             beside = jnp.roll(air, 1) + jnp.roll(air, -1) - 2.0 * air
             exchanged = (walls - air) / n.inside
             return (
-                (exchanged + (outdoor - air) / n.leak + beside / n.between + gains) / n.air,
-                ((outdoor - walls) / n.outside - exchanged) / n.walls,
+                (exchanged + (x.outdoor - air) / n.leak + beside / n.between + gains) / n.air,
+                ((x.outdoor - walls) / n.outside - exchanged) / n.walls,
             )
 
-        return runge_kutta(slope, (air, walls), self.step_seconds / 3600.0, SUBSTEPS)
-
-    def _power(self, u: Array, n: Construction) -> Array:
-        return jnp.abs(u).sum() / n.performance
-
-    def _later(self, hour: Array) -> Array:
-        return jnp.mod(hour + self.step_seconds / 3600.0, 24.0)
+        hours = self.step_seconds / 3600.0
+        air, walls = runge_kutta(slope, (x.air, x.walls), hours, SUBSTEPS)
+        power, hour = jnp.abs(u).sum() / n.performance, jnp.mod(x.hour + hours, 24.0)
+        return x.replace(air=air, walls=walls, power=power, hour=hour)
 
     def _planned(self, hour: Array, n: Construction) -> Array:
         return jnp.where((hour >= 8.0) & (hour < 18.0), n.team, 0.0)
@@ -199,10 +160,6 @@ class Hvac:
         """On windows, in kW/m2: from six to six."""
         clear = 0.6 * jnp.maximum(jnp.sin(2.0 * np.pi * (hour - 6.0) / 24.0), 0.0)
         return clear * (1.0 - 0.8 * clouds)
-
-    def observe(self, x: Building, params: PlantParams) -> Array:
-        rest = jnp.stack([x.power, x.hour, x.outdoor, x.sun])
-        return jnp.concatenate([x.air, x.walls, x.people, rest])
 
     def reward(self, x: Building, u: Array, next_x: Building, params: PlantParams) -> Array:
         """1 for comfort that costs nothing: a degree off in all zones is worth half of it.
@@ -218,14 +175,9 @@ class Hvac:
         return (x.air < 8.0).any() | (x.air > 36.0).any()
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
-        n: Construction = params.physics
-        air, walls, people = obs[: 3 * ZONES].reshape(3, ZONES)
-        hour, outdoor, sun = obs[-3], obs[-2], obs[-1]
-        air, walls = self._warm(air, walls, people, outdoor, sun, u, n)
-        rest = jnp.stack([self._power(u, n), self._later(hour), outdoor, sun])
-        return jnp.concatenate([air, walls, people, rest])
+        zones, unseen = obs[: 3 * ZONES].reshape(3, ZONES), jnp.float32(0.0)
+        x = Building(*zones, *obs[3 * ZONES :], season=unseen, wander=unseen, clouds=unseen)
+        return self.observe(self._warm(x, u, 1.0, params.physics), params)
 
 
-def make(**options: Any) -> PureEnv:
-    """The environment; see `make_world` for the options."""
-    return make_world(Hvac(), **options)
+make = partial(make_world, Hvac())  # the environment, with the options of `make_world`

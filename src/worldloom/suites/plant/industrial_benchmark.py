@@ -21,7 +21,8 @@ the same ones.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +30,9 @@ import numpy as np
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world
-from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
+from worldloom.suites.plant.plant import Plant, make_world, remaining
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, Signal, measured
 
 TURN = 24  # steps of the hidden angle in a full turn
 QUARTER = TURN // 4
@@ -44,17 +44,18 @@ SCALE = 2.0 * BOUND + 100.0 * LOAD_SHIFT
 SHIFT_STEP = STEP / 0.9 * 100.0 / SCALE
 DELAYED = np.asarray([1, 2, 3, 2, 1, 0, 0, 0, 0, 0], np.float32) * np.float32(0.11111)
 TOLERANCE, RUNAWAY, WORST, AMPLIFIED = 0.05, 1.2, 5.0, 1.1  # of hidden fatigue
+Percent = Annotated[Array, Measured("%", 0.0, 100.0)]
 
 
 class Machine(struct.PyTreeNode):
     """The benchmark's whole state."""
 
-    load: Array
-    velocity: Array
-    gain: Array
-    shift: Array
-    fatigue: Array
-    consumption: Array
+    load: Percent
+    velocity: Percent
+    gain: Percent
+    shift: Percent
+    fatigue: Annotated[Array, Measured("1", 0.0, 100.0)]
+    consumption: Annotated[Array, Measured("1", 0.0, 500.0)]
     costs: Array  # (10,): operational costs, oldest first
     domain: Array  # int32, -1 or 1: the side of the safe zone the shift was on last
     response: Array  # int32, -1 or 1: whether the angle turns with the shift or against it
@@ -84,29 +85,22 @@ class Wear(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class IndustrialBenchmark:
+class IndustrialBenchmark(Plant):
     """See the module."""
 
     name: str = "industrial-benchmark"
-    observation: tuple[Signal, ...] = (
-        Signal("load", "%", 0.0, 100.0),
-        Signal("velocity", "%", 0.0, 100.0),
-        Signal("gain", "%", 0.0, 100.0),
-        Signal("shift", "%", 0.0, 100.0),
-        Signal("fatigue", "1", 0.0, 100.0),
-        Signal("consumption", "1", 0.0, 500.0),
-    )
-    action: tuple[Signal, ...] = (
+    observation: tuple = measured(Machine)
+    action: tuple = (
         Signal("velocity_change", "%", -1.0, 1.0),
         Signal("gain_change", "%", -10.0, 10.0),
         Signal("shift_change", "%", -SHIFT_STEP, SHIFT_STEP),
     )
-    limits: tuple[Limit, ...] = (
+    limits: tuple = (
         Limit("worn", "fatigue", "at_most", 60.0),
         Limit("wearing", "fatigue", "at_most", 40.0, hard=False),
         Limit("wasteful", "consumption", "at_most", 250.0, hard=False),
     )
-    loops: tuple[Loop, ...] = (
+    loops: tuple = (
         # Knobs that are cheap under the usual load, the shift well inside of its safe zone.
         Loop("velocity_change", "velocity", 40.0, 4.0),
         Loop("gain_change", "gain", 47.0, 0.4),
@@ -114,31 +108,15 @@ class IndustrialBenchmark:
     )
     horizon: int = 1000
     step_seconds: float = 1.0
-
-    def physics(self) -> Wear:
-        return Wear()
+    physics: ClassVar[Any] = Wear
 
     def start(self, key: Key, params: PlantParams) -> Machine:
         """Everything at 50, as if nothing had changed for long, and one idle step."""
-        half, zero = jnp.float32(50.0), jnp.float32(0.0)
+        half, zero, none, one = jnp.float32(50.0), jnp.float32(0.0), jnp.int32(0), jnp.int32(1)
         load = jnp.clip(jnp.asarray(params.physics.load, jnp.float32), 0.0, 100.0)
-        none, one = jnp.int32(0), jnp.int32(1)
-        idle = Machine(
-            load=load,
-            velocity=half,
-            gain=half,
-            shift=half,
-            fatigue=zero,
-            consumption=zero,
-            costs=jnp.broadcast_to(operational_cost(load, half, half), DELAYED.shape),
-            domain=one,
-            response=one,
-            angle=none,
-            hidden_velocity=zero,
-            hidden_gain=zero,
-            load_change=zero,
-            load_steps=none,
-        )
+        costs = jnp.broadcast_to(operational_cost(load, half, half), DELAYED.shape)
+        shown, hidden = (load, half, half, half, zero, zero), (costs, one, one, none, zero, zero)
+        idle = Machine(*shown, *hidden, load_change=zero, load_steps=none)
         return self.transition(idle, jnp.zeros(3, jnp.float32), none, draw(key), params)
 
     def advance(self, key: Key, x: Machine, u: Array, step: Array, params: PlantParams) -> Machine:
@@ -151,33 +129,20 @@ class IndustrialBenchmark:
         numbers: Wear = params.physics
         load, load_change, load_steps = self._load(x, random.uniform[6:], params)
         velocity, gain, shift = _steer(x.velocity, x.gain, x.shift, u)
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        worn = basic_fatigue(velocity, gain) * (1.0 + params.drift * numbers.ageing * used)
+        worn = basic_fatigue(velocity, gain) * remaining(-numbers.ageing, step, params)
         hidden_velocity, hidden_gain, spike = _fatigue(
             x, effective_velocity(velocity, gain, load), effective_gain(gain, load), random, params
         )
+        fatigue = worn * (1.0 + 2.0 * spike) / 3.0
         costs = jnp.concatenate([x.costs[1:], operational_cost(load, velocity, gain)[None]])
         effective = effective_shift(shift, load)
         domain, response, angle = turn(x.domain, x.response, x.angle, effective)
         wrong = miscalibration(angle, effective) + 1.0
         mean = (costs * DELAYED).sum() + numbers.miscalibration_weight * wrong
-        noise = random.normal[1] * (1.0 + 0.005 * mean) * params.disturbance
-        return Machine(
-            load=load,
-            velocity=velocity,
-            gain=gain,
-            shift=shift,
-            fatigue=worn * (1.0 + 2.0 * spike) / 3.0,
-            consumption=mean - noise,
-            costs=costs,
-            domain=domain,
-            response=response,
-            angle=angle,
-            hidden_velocity=hidden_velocity,
-            hidden_gain=hidden_gain,
-            load_change=load_change,
-            load_steps=load_steps,
-        )
+        consumption = mean - random.normal[1] * (1.0 + 0.005 * mean) * params.disturbance
+        shown = (load, velocity, gain, shift, fatigue, consumption)
+        hidden = (costs, domain, response, angle, hidden_velocity, hidden_gain)
+        return Machine(*shown, *hidden, load_change=load_change, load_steps=load_steps)
 
     def _load(self, x: Machine, random: Array, params: PlantParams) -> tuple[Array, Array, Array]:
         """The load walks straight for 1 to 99 steps; at its ends it turns round by chance."""
@@ -191,16 +156,10 @@ class IndustrialBenchmark:
         change = jnp.where(outside & (random[3] > 0.5), -change, change)
         return jnp.clip(moved, 0.0, 100.0), change, steps - 1
 
-    def observe(self, x: Machine, params: PlantParams) -> Array:
-        return jnp.stack([x.load, x.velocity, x.gain, x.shift, x.fatigue, x.consumption])
-
     def reward(self, x: Machine, u: Array, next_x: Machine, params: PlantParams) -> Array:
         numbers: Wear = params.physics
         wear = numbers.fatigue_weight * next_x.fatigue
         return -(wear + numbers.consumption_weight * next_x.consumption)
-
-    def ended(self, x: Machine, params: PlantParams) -> Array:
-        return jnp.asarray(False)
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
         """Exact for load and knobs. Fatigue is as much above its floor as now, and consumption as
@@ -335,6 +294,4 @@ def _fatigue(
     return hidden_velocity, hidden_gain, spike
 
 
-def make(**options: Any) -> PureEnv:
-    """The environment; see `make_world` for the options."""
-    return make_world(IndustrialBenchmark(), **options)
+make = partial(make_world, IndustrialBenchmark())  # with the options of `make_world`

@@ -1,6 +1,7 @@
 """What the data alone said of a policy, beside the truth; and whether it leaves the data."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
@@ -47,16 +48,8 @@ def estimates(ope: Mapping[str, Any], run: Run) -> str:
         Interval(str(row.get("method")), *(_number(row.get(n)) for n in ("value", "low", "high")))
         for row in given
     ]
-
-    def draw(width: int) -> str:
-        return interval_chart(
-            intervals,
-            marks,
-            title="Estimates beside the truth",
-            axis_label="discounted return of an episode",
-            width=width,
-        )
-
+    title, label = "Estimates beside the truth", "discounted return of an episode"
+    draw = partial(interval_chart, intervals, marks, title=title, axis_label=label)
     rows = [
         [*interval, _number(row.get("effective")), interval.holds(truth)]
         for interval, row in zip(intervals, given, strict=True)
@@ -95,15 +88,14 @@ def _support(support: Any) -> str:
     outside = _number(support.get("outside")) if isinstance(support, dict) else None
     if outside is None:
         return ""
+    verdict = (
+        "Much of what it wants was never tried, and the estimates are guesses there: log such "
+        "actions first, or try it under supervision."
+    )
     if outside <= _OFTEN:
         verdict = "It stays where there are data: the estimates rest on evidence."
     elif outside <= _MOSTLY:
         verdict = "It leaves the data now and then: take the estimates with care."
-    else:
-        verdict = (
-            "Much of what it wants was never tried, and the estimates are guesses there: log such "
-            "actions first, or try it under supervision."
-        )
     said = (
         f"In {percent(outside)} % of logged situations the policy wants something that is further "
         "from all that was logged than usual within the log (of the log itself: 5 %)."
@@ -119,16 +111,13 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number(value) else None
 
 
-# The chart ---------------------------------------------------------------------------------------
-
-
 def interval_chart(
     rows: Sequence[Interval],
     marks: Sequence[tuple[str, float, int]],
+    width: int,
     *,
     title: str,
     axis_label: str,
-    width: int,
 ) -> str:
     """Estimates with their intervals; `marks` are vertical lines: name, value, colour."""
     head, slot = 20.0 * len(marks) + 6, 46.0

@@ -3,7 +3,7 @@
 import json
 import shlex
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,16 @@ def write_report(folder: str | Path) -> Path:
     """
     run = read_run(folder)
     plant, unit = plant_facts(run), charts.unit_of_steps(run)
-    logged = _readable(lambda: _logged(run.path))
-    both = _readable(lambda: _trajectories(run.path))
-    ope = _readable(lambda: _ope(run.path))
+    content = {
+        name: _readable(read, run.path / name)
+        for name, read in (
+            (TRAJECTORIES_FILE, _trajectories),
+            (CONSTRAINTS_FILE, lambda path: path.read_text(encoding="utf-8", errors="replace")),
+            (DATA_FILE, _logged),
+            (OPE_FILE, _ope),
+        )
+    }
+    both, constraints, logged, ope = content.values()
     data = Path(str(run.settings.get("dataset", ""))).stem
     return write_page(
         run,
@@ -43,65 +50,62 @@ def write_report(folder: str | Path) -> Path:
             charts.returns(run, logged),
             charts.limits(run, plant, logged),
             estimates(ope or {}, run),
-            *(_episodes(both[0], both[1], plant) if both else ()),
-            _constraints(run),
+            *(_episodes(both, plant) if both else ()),
+            _constraints(run, constraints),
             _data(run, logged),
             inside(run, unit=unit),
             _commands(run),
         ],
         tags=[f"{data} data"] if "data" in run.about else [],
-        missing=_missing(run, logged, both, ope),
+        missing=_missing(run, content),
         unit=unit,
     )
 
 
-# What is there -----------------------------------------------------------------------------------
-
-
-def _readable(read: Callable[[], Any]) -> Any:
+def _readable(read: Callable[[Path], Any], path: Path) -> Any:
     """What `read` gives; None if the file is not there, or cannot be read."""
     try:
-        return read()
+        return read(path)
     except _UNREADABLE:
         return None
 
 
-def _logged(folder: Path) -> Log:
+def _logged(path: Path) -> Log:
     """What data.npz says of itself."""
-    columns = read_npz(folder / DATA_FILE).columns
+    columns = read_npz(path).columns
     reward = np.asarray(columns["reward"], np.float64).ravel()
     over = (columns["terminated"] > 0) | (columns["truncated"] > 0)
     starts = np.flatnonzero(np.concatenate([[True], over.ravel()[:-1]]))
-    returns = np.add.reduceat(reward, starts)
     cost = columns.get("cost")
-    return Log(returns, [] if cost is None else (cost > 0).mean(0).tolist())
+    crossed = [] if cost is None else (cost > 0).mean(0).tolist()
+    return Log(np.add.reduceat(reward, starts), crossed)
 
 
-def _trajectories(folder: Path) -> tuple[Trajectories, Trajectories] | None:
+def _trajectories(path: Path) -> list[Trajectories] | None:
     """The bare and the filtered ones; None if there are none of use."""
-    both = read_trajectories(folder, "bare"), read_trajectories(folder, "filtered")
+    both = [read_trajectories(path.parent, way) for way, _ in episode.WAYS]
     return both if all(each.alive.any() for each in both) else None
 
 
-def _ope(folder: Path) -> dict[str, Any] | None:
-    content = json.loads((folder / OPE_FILE).read_text(encoding="utf-8"))
+def _ope(path: Path) -> dict[str, Any] | None:
+    content = json.loads(path.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) and content else None
 
 
-def _missing(run: Run, logged: Log | None, both: Any, ope: Any) -> list[str]:
-    files = [
-        (TRAJECTORIES_FILE, both is not None, "no margins over time"),
-        (CONSTRAINTS_FILE, (run.path / CONSTRAINTS_FILE).is_file(), "no constraints to show"),
-    ]
+def _missing(run: Run, content: dict[str, Any]) -> list[str]:
+    lost = {
+        TRAJECTORIES_FILE: "no margins over time",
+        CONSTRAINTS_FILE: "no constraints to show",
+    }
     if "data" in run.about:
-        files.append((DATA_FILE, logged is not None, "the return of the data is not shown"))
+        lost[DATA_FILE] = "the return of the data is not shown"
         if run.settings.get("ope_updates", 1):
-            files.append((OPE_FILE, ope is not None, "no off-policy estimate"))
+            lost[OPE_FILE] = "no off-policy estimate"
     lines = []
-    for name, readable, lost in files:
-        if not readable:
+    for name, without in lost.items():
+        if content[name] is None:
             what = "cannot be read" if (run.path / name).exists() else "is not there"
-            lines.append(f"{name} {what}: {lost}.")
+            lines.append(f"{name} {what}: {without}.")
     return lines
 
 
@@ -111,9 +115,9 @@ def _accidents(run: Run, plant: PlantFacts) -> list[str]:
         return []
     shipped, lines = part(run.evals[-1], "filtered"), []
     for limit, share in zip(plant.limits, shipped.get("violated") or (), strict=False):
-        if limit.get("hard") and share:
+        if limit.hard and share:
             lines.append(
-                f"Behind the filter the hard limit {words(limit['name'])} was still crossed in "
+                f"Behind the filter the hard limit {words(limit.name)} was still crossed in "
                 f"{percent(share)} % of the steps: the filter cannot undo what is under way, and "
                 "knows its model of the plant, not what disturbs it. Leave it more room, or let it "
                 "look further ahead."
@@ -128,14 +132,12 @@ def _accidents(run: Run, plant: PlantFacts) -> list[str]:
     return lines
 
 
-# At the top --------------------------------------------------------------------------------------
-
-
 def _facts(run: Run, plant: PlantFacts, logged: Log | None) -> list[Fact]:
     items = _scores(run, plant) if run.evals else []
     if logged is not None:
         best = f"of {len(logged.returns):,} episodes; the best {number(logged.returns.max())}"
-        items.insert(2 if run.evals else 0, ("return, logged data", number(logged.mean), "", best))
+        mean = number(logged.returns.mean())
+        items.insert(2 if run.evals else 0, ("return, logged data", mean, "", best))
     scored = "greedy score"  # which is told in more detail here
     common = common_facts(run, charts.unit_of_steps(run), scored)
     return items + [fact for fact in common if fact[0] != scored]
@@ -159,25 +161,23 @@ def _scores(run: Run, plant: PlantFacts) -> list[Fact]:
     acts, emergencies = percent(filtered.get("interventions")), percent(filtered.get("emergencies"))
     text = f"in {emergencies} % by the emergency action"
     items.append(("filter acts in", acts, "% of steps", text))
-    hard = [i for i, limit in enumerate(plant.limits) if limit.get("hard")]
-    with_filter, without = (_most(row.get("violated"), hard) for row in (filtered, bare))
+    with_filter, without = (_most_crossed(row, plant) for row in (filtered, bare))
     if with_filter is not None:
         text = f"the one crossed most, behind the filter; {percent(without)} % without it"
         items.append(("hard limit crossed", percent(with_filter), "% of steps", text))
     return items
 
 
-def _most(shares: Any, chosen: Sequence[int]) -> float | None:
-    """The largest of the chosen shares; None if there is none."""
-    known = [shares[i] for i in chosen if i < len(shares or ()) and shares[i] is not None]
-    return max(known, default=None)
+def _most_crossed(row: dict[str, Any], plant: PlantFacts) -> float | None:
+    """The largest share of steps in which a hard limit was crossed; None if it is not known."""
+    pairs = zip(plant.limits, row.get("violated") or (), strict=False)
+    shares = (share for limit, share in pairs if limit.hard and share is not None)
+    return max(shares, default=None)
 
 
-# Episodes ----------------------------------------------------------------------------------------
-
-
-def _episodes(bare: Trajectories, filtered: Trajectories, plant: PlantFacts) -> list[str]:
+def _episodes(both: list[Trajectories], plant: PlantFacts) -> list[str]:
     """Margins over time, then signals and actuators, of the episode that tells most."""
+    bare, filtered = both
     number, why = episode.busiest_episode(filtered), "the filter has most to do"
     if number is None:
         number = episode.closest_episode(bare, plant)
@@ -189,24 +189,15 @@ def _episodes(bare: Trajectories, filtered: Trajectories, plant: PlantFacts) -> 
         "plant was lost."
     )
     signals = "The same episode: what was measured and what was done, bare and behind the filter."
-    parts = (
-        ("Margins over time", episode.margins, margins),
-        ("Signals and actuators", episode.signals, signals),
-    )
     return [
-        page.section(title, draw(bare, filtered, plant, number), text=text)
-        for title, draw, text in parts
+        page.section("Margins over time", episode.margins(both, plant, number), text=margins),
+        page.section("Signals and actuators", episode.signals(both, plant, number), text=signals),
     ]
 
 
-# What it was held to, and what it learned from ---------------------------------------------------
-
-
-def _constraints(run: Run) -> str:
-    path = run.path / CONSTRAINTS_FILE
-    if not path.is_file():
+def _constraints(run: Run, content: str | None) -> str:
+    if content is None:
         return ""
-    content = path.read_text(encoding="utf-8", errors="replace")
     names = run.about.get("constraints")
     text = f"What the filter holds every action to, in physical units ({CONSTRAINTS_FILE})"
     if isinstance(names, list) and names:
@@ -215,17 +206,16 @@ def _constraints(run: Run) -> str:
 
 
 def _data(run: Run, logged: Log | None) -> str:
-    values = dict(part(run.about, "data"))
+    values = dict(run.part("data"))
     provenance = values.pop("provenance", None)
     values |= provenance if isinstance(provenance, dict) else {}
     if not values and logged is None:
         return ""
     if logged is not None:
-        returns = logged.returns
-        values["return of an episode"] = (
-            f"{number(logged.mean, 4)} ± {number(returns.std(), 2)}, from "
-            f"{number(returns.min(), 4)} to {number(returns.max(), 4)}"
-        )
+        returns: Any = logged.returns
+        mean, least, most = (number(f(returns), 4) for f in (np.mean, np.min, np.max))
+        spread = number(returns.std(), 2)
+        values["return of an episode"] = f"{mean} ± {spread}, from {least} to {most}"
     parts = [f'<div class="columns"><div>{page.settings(values)}</div></div>']
     if (run.path / DATA_FILE).is_file():
         describe = ["worldloom", "data", "describe", str(run.path / DATA_FILE)]

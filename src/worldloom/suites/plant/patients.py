@@ -6,9 +6,9 @@ system" and "GIM, simulation software of meal glucose-insulin model").
 """
 
 import csv
+from collections import namedtuple
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,48 +50,18 @@ SHOWN: tuple[tuple[str, str, float, float], ...] = (
 SIGNALS = tuple(Signal(*shown) for shown in SHOWN)
 
 
-class Patient(NamedTuple):
-    """One patient's figures, or arrays of them; the first thirty are those of `SHOWN`."""
-
-    BW: Any
-    Fsnc: Any
-    Ib: Any
-    Km0: Any
-    Vi: Any
-    Vm0: Any
-    Vmx: Any
-    b: Any
-    d: Any
-    f: Any
-    k1: Any
-    k2: Any
-    ka1: Any
-    ka2: Any
-    kabs: Any
-    kd: Any
-    ke1: Any
-    ke2: Any
-    ki: Any
-    kmax: Any
-    kp1: Any
-    kp2: Any
-    kp3: Any
-    ksc: Any
-    m1: Any
-    m2: Any
-    m30: Any
-    m4: Any
-    p2u: Any
-    u2ss: Any
-    kmin: Any  # 1/min, slowest emptying of the stomach
-    Vg: Any  # dL/kg, volume of glucose
-    Gpb: Any  # mg/kg, basal glucose in plasma
-    Gtb: Any  # mg/kg, and in tissue
-    Ipb: Any  # pmol/kg, basal insulin in plasma
-    Ilb: Any  # pmol/kg, in the liver
-    isc1ss: Any  # pmol/kg, in the first depot under the skin
-    isc2ss: Any  # pmol/kg, in the second
-
+HIDDEN = (
+    "kmin",  # 1/min, slowest emptying of the stomach
+    "Vg",  # dL/kg, volume of glucose
+    "Gpb",  # mg/kg, basal glucose in plasma
+    "Gtb",  # mg/kg, and in tissue
+    "Ipb",  # pmol/kg, basal insulin in plasma
+    "Ilb",  # pmol/kg, in the liver
+    "isc1ss",  # pmol/kg, in the first depot under the skin
+    "isc2ss",  # pmol/kg, in the second
+)
+# One patient's figures, or arrays of them.
+Patient = namedtuple("Patient", [*(name for name, *_ in SHOWN), *HIDDEN])
 
 GROUPS = ("adolescent", "adult", "child")
 NAMES = {

@@ -11,25 +11,20 @@ tests: published scores are of this plant as it is.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world
+from worldloom.suites.plant.plant import Plant, make_world, remaining, score_between
 from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
 
-SCORE_MIN, SCORE_MAX = -296.0, 751.0  # mean returns that NeoRL-2 maps to 0 and 100
 HISTORY = 25  # flows and actions that are remembered
 ARRIVING = 18  # steps ago: the action whose water reaches the outlet next
-
-
-def normalised_score(mean_return: float) -> float:
-    """NeoRL-2's score of a mean return over episodes."""
-    return 100.0 * (mean_return - SCORE_MIN) / (SCORE_MAX - SCORE_MIN)
+normalised_score = partial(score_between, -296.0, 751.0)
 
 
 class Channel(struct.PyTreeNode):
@@ -54,28 +49,26 @@ class Flows(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Plant):
     """See the module."""
 
     name: str = "pipeline"
-    observation: tuple[Signal, ...] = (
+    observation: tuple = (
         Signal("outlet", "L/s", 0.0, 200.0),
         Signal("wanted", "L/s", 0.0, 200.0),
         *(Signal(f"outlet_{i}_ago", "L/s", 0.0, 200.0) for i in range(1, HISTORY + 1)),
         *(Signal(f"gate_change_{i}_ago", "L/s", -1.0, 1.0) for i in range(HISTORY)),
     )
-    action: tuple[Signal, ...] = (Signal("gate_change", "L/s", -1.0, 1.0),)
-    limits: tuple[Limit, ...] = (
+    action: tuple = (Signal("gate_change", "L/s", -1.0, 1.0),)
+    limits: tuple = (
         Limit("flood", "outlet", "at_most", 180.0),
         Limit("dry", "outlet", "at_least", 20.0),
         Limit("valve_wear", "gate_change", "rate", 0.5, hard=False),
     )
-    loops: tuple[Loop, ...] = (Loop("gate_change", "outlet", "wanted", 3.0, 0.0, 10.0),)
+    loops: tuple = (Loop("gate_change", "outlet", "wanted", 3.0, 0.0, 10.0),)
     horizon: int = 1000
     step_seconds: float = 1.0
-
-    def physics(self) -> Flows:
-        return Flows()
+    physics: ClassVar[Any] = Flows
 
     def start(self, key: Key, params: PlantParams) -> Channel:
         numbers: Flows = params.physics
@@ -93,14 +86,18 @@ class Pipeline:
 
     def advance(self, key: Key, x: Channel, u: Array, step: Array, params: PlantParams) -> Channel:
         numbers: Flows = params.physics
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
         uniform = draws.uniform(key, (2,))
         drawn = uniform[0] < numbers.change * params.disturbance
+        moved = self._flow(x, u[0] * remaining(numbers.stiction, step, params), numbers)
+        return moved.replace(wanted=jnp.where(drawn, self._target(uniform[1], numbers), x.wanted))
+
+    def _flow(self, x: Channel, change: Array, numbers: Flows) -> Channel:
+        """The channel a step later, while the wanted flow stays."""
         return Channel(
             outlet=jnp.clip(x.outlet + x.changes[ARRIVING], 0.0, numbers.most),
-            wanted=jnp.where(drawn, self._target(uniform[1], numbers), x.wanted),
-            outlets=_pushed(x.outlets, x.outlet),
-            changes=_pushed(x.changes, u[0] * (1.0 - params.drift * numbers.stiction * used)),
+            wanted=x.wanted,
+            outlets=jnp.concatenate([x.outlet[None], x.outlets[:-1]]),
+            changes=jnp.concatenate([change[None], x.changes[:-1]]),
         )
 
     def observe(self, x: Channel, params: PlantParams) -> Array:
@@ -111,22 +108,10 @@ class Pipeline:
         near = 200.0 - jnp.abs(next_x.outlet - next_x.wanted)
         return jnp.square(0.01 * near) - 3.0
 
-    def ended(self, x: Channel, params: PlantParams) -> Array:
-        return jnp.asarray(False)
-
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
         """Exact but for a target that is drawn in this step."""
-        outlets, changes = obs[2 : 2 + HISTORY], obs[2 + HISTORY :]
-        outlet = jnp.clip(obs[0] + changes[ARRIVING], 0.0, params.physics.most)
-        now = jnp.stack([outlet, obs[1]])
-        return jnp.concatenate([now, _pushed(outlets, obs[0]), _pushed(changes, u[0])])
+        x = Channel(obs[0], obs[1], obs[2 : 2 + HISTORY], obs[2 + HISTORY :])
+        return self.observe(self._flow(x, u[0], params.physics), params)
 
 
-def _pushed(history: Array, newest: Array) -> Array:
-    """A history (k,), newest first, with one more; the oldest is forgotten."""
-    return jnp.concatenate([newest[None], history[:-1]])
-
-
-def make(**options: Any) -> PureEnv:
-    """The environment; see `make_world` for the options."""
-    return make_world(Pipeline(), **options)
+make = partial(make_world, Pipeline())  # the environment, with the options of `make_world`

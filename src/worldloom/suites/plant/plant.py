@@ -5,18 +5,19 @@ range, which is what agents and files speak of; observations are in the units of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.core import rollout
 from worldloom.core.lazy import lazy
 from worldloom.core.names import suggest
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box
-from worldloom.core.transforms import as_pure
+from worldloom.core.transforms import as_pure, batch
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.suites.plant.types import (
     EnvironmentState,
@@ -26,6 +27,7 @@ from worldloom.suites.plant.types import (
     PlantParams,
     SafetyMetrics,
     Signal,
+    measured_fields,
 )
 
 FAR = 1e6  # no observation of a plant is as large
@@ -35,7 +37,8 @@ class Plant(Protocol):
     """The physics of one plant; `x` is its state, any pytree, and `u` (m,) in physical units.
 
     `physics` is a struct of numbers. Randomness comes from `key` alone and is scaled by
-    `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`.
+    `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`. A class
+    need not inherit from this one; ours do, and have their `observe` and `ended` from here.
     """
 
     @property
@@ -59,11 +62,18 @@ class Plant(Protocol):
         self, key: Key, x: PyTree, u: Array, step: Array, params: PlantParams
     ) -> PyTree: ...
     def observe(self, x: PyTree, params: PlantParams) -> Array:
-        """What is measured (n,), in the order and units of `observation`."""
-        ...
+        """What is measured (n,), in the order and units of `observation`.
+
+        Here: the fields of the state that are marked as `Measured`.
+        """
+        fields = [jnp.atleast_1d(getattr(x, name)) for name in measured_fields(type(x))]
+        return jnp.concatenate(fields)
 
     def reward(self, x: PyTree, u: Array, next_x: PyTree, params: PlantParams) -> Array: ...
-    def ended(self, x: PyTree, params: PlantParams) -> Array: ...
+    def ended(self, x: PyTree, params: PlantParams) -> Array:
+        """Whether the task is over; here it never is."""
+        return jnp.asarray(False)
+
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
         """The next observation (n,) as far as one can be known from this one, undisturbed."""
         ...
@@ -89,12 +99,10 @@ def make_world(
     if not (_finite(horizon) and horizon >= 1 and horizon == int(horizon)):
         raise ValueError(f"{plant.name}: horizon={horizon}; an episode has at least 1 step, whole")
     physics = plant.physics()
-    own = [field.name for field in fields(physics)]
-    limits = [limit.name for limit in plant.limits]
     bounds = {limit.name: limit.bound for limit in plant.limits}
     for name, value in numbers.items():
-        if name not in own and name not in limits:
-            known = ["disturbance", "drift", "horizon", *own, *limits]
+        known = ["disturbance", "drift", "horizon", *vars(physics), *bounds]
+        if name not in known:
             raise ValueError(f"{plant.name} has no option {name!r}; {suggest(name, known)}")
         if not _finite(value):
             raise ValueError(f"{plant.name}: {name}={value!r}; it must be a finite number")
@@ -104,7 +112,7 @@ def make_world(
             physics = physics.replace(**{name: value})
     params = PlantParams(
         physics=jax.tree.map(lambda x: jnp.asarray(x, getattr(x, "dtype", jnp.float32)), physics),
-        bounds=jnp.asarray([bounds[name] for name in limits], jnp.float32),
+        bounds=jnp.asarray(list(bounds.values()), jnp.float32),
         disturbance=jnp.float32(disturbance),
         drift=jnp.float32(drift),
         horizon=jnp.int32(horizon),
@@ -185,23 +193,21 @@ class PlantWorld:
 
     def safety(self, obs: Array, u: Array, last: Array, params: PlantParams) -> SafetyMetrics:
         """Margins of every limit for an observation (n,) and the last two controls (m,)."""
-        if not self.plant.limits:
+        plant = self.plant
+        if not plant.limits:
             none = jnp.zeros(0, jnp.float32)
             return SafetyMetrics(none, none, none < 0.0)
-        measured = [signal.name for signal in self.plant.observation]
-        moved = [signal.name for signal in self.plant.action]
-        kinds = np.asarray([limit.kind for limit in self.plant.limits])
-        rate, sign = kinds == "rate", np.where(kinds == "at_least", -1.0, 1.0)
-        where = np.asarray(
-            [
-                len(measured) + moved.index(limit.signal)
-                if limit.kind == "rate"
-                else measured.index(limit.signal)
-                for limit in self.plant.limits
-            ]
-        )
+        measured, moved = ([s.name for s in part] for part in (plant.observation, plant.action))
+        rate = np.asarray([limit.kind == "rate" for limit in plant.limits])
+        sign = np.asarray([-1.0 if limit.kind == "at_least" else 1.0 for limit in plant.limits])
+        where = [
+            len(measured) + moved.index(limit.signal)
+            if limit.kind == "rate"
+            else measured.index(limit.signal)
+            for limit in plant.limits
+        ]
         # One lookup for all limits: margins computed one by one would be as many small arrays.
-        value: Array = jnp.concatenate([obs, u - last])[where]
+        value: Array = jnp.concatenate([obs, u - last])[np.asarray(where)]
         value = jnp.where(rate, jnp.abs(value), value)
         margin = jnp.asarray(sign, jnp.float32) * (params.bounds - value)
         return SafetyMetrics(margin, jnp.maximum(-margin, 0.0), margin < 0.0)
@@ -232,11 +238,52 @@ def _finite(value: Any) -> bool:
     return numbers.dtype.kind in "biuf" and bool(np.isfinite(numbers).all())
 
 
-def _ranges(signals: tuple[Signal, ...]) -> tuple[Any, Any]:
-    """What -1 and 1 stand for, in numpy."""
-    low = np.asarray([signal.low for signal in signals], np.float32)
-    high = np.asarray([signal.high for signal in signals], np.float32)
-    return low, high
+def _ranges(signals: tuple[Signal, ...]) -> Any:
+    """What -1 and 1 stand for, in numpy (2, n)."""
+    return np.asarray([(signal.low, signal.high) for signal in signals], np.float32).T
+
+
+def play_episodes(
+    env: PureEnv,
+    params: PlantParams,
+    keys: tuple[Key, Key],
+    episodes: int,
+    init: Callable[[EnvironmentState], PyTree],
+    choose: Callable[[Array, PyTree, Key], tuple[tuple[Array, ...], PyTree]],
+    record: Callable[[Array, Array, tuple[Array, ...], TimeStep], PyTree],
+) -> PyTree:
+    """Whole episodes of a plant side by side, (T, episodes, ...), in one loop.
+
+    keys: of the starts, and of the steps. `init` gives a controller's memory for the first states,
+    `choose(obs, memory, key)` actions with what goes with them, and the new memory. Recorded is
+    `record(obs, alive, chosen, timestep)`; where an episode is over it is not `alive` any more.
+    """
+    worlds = batch(env, episodes)
+    state, first = worlds.reset(keys[0], params)
+
+    def act(world: PyTree, memory: PyTree, key: Key) -> tuple[PyTree, PyTree]:
+        return choose(world[1], memory, key)
+
+    def step(world: PyTree, chosen: Any, key: Key) -> tuple[PyTree, PyTree]:
+        state, obs, alive = world
+        state, after = worlds.step(key, state, chosen[0], params)
+        row = record(obs, alive, chosen, after)
+        return (state, after.obs, alive & ~(after.terminated | after.truncated)), row
+
+    world = (state, first.obs, jnp.ones(episodes, bool))
+    horizon = int(env.default_params().horizon)
+    return rollout.play_steps(act, step, keys[1], world, init(state), horizon)[2]
+
+
+def score_between(low: float, high: float, mean_return: float) -> float:
+    """NeoRL-2's score of a mean return over episodes: 0 at `low` and 100 at `high`."""
+    return 100.0 * (mean_return - low) / (high - low)
+
+
+def remaining(loss: Array, step: Array, params: PlantParams) -> Array:
+    """The share that is left of what has lost `loss` by the end of an episode that drifts."""
+    used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
+    return 1.0 - params.drift * loss * used
 
 
 def runge_kutta(

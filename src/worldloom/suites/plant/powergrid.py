@@ -19,22 +19,23 @@ The model is exact: everything is measured, and undisturbed loads return to thei
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world, runge_kutta
-from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
+from worldloom.suites.plant.plant import Plant, make_world, remaining, runge_kutta
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, Signal
 
 AREAS = 3
 SUBSTEPS = 16  # of the integration within a step: governors are fast
 # Every area is tied to both others. Line i runs from area i to area i + 1.
 TO = np.asarray([1, 2, 0])
+LINES = ("flow_12", "flow_23", "flow_31")
 
 
 class Grid(struct.PyTreeNode):
@@ -65,58 +66,43 @@ class Network(struct.PyTreeNode):
     lost_inertia: Any = 0.5  # of H, in an episode that drifts
 
 
-def _each(name: str, unit: str, reach: float) -> tuple[Signal, ...]:
-    return tuple(Signal(f"{name}_{i + 1}", unit, -reach, reach) for i in range(AREAS))
-
-
-def _line(i: int) -> str:
-    return f"flow_{i + 1}{TO[i] + 1}"
-
-
-def _limits() -> tuple[Limit, ...]:
-    areas = range(AREAS)
-    return (
-        *(Limit(f"over_{i + 1}", f"frequency_{i + 1}", "at_most", 0.2) for i in areas),
-        *(Limit(f"under_{i + 1}", f"frequency_{i + 1}", "at_least", -0.2) for i in areas),
-        *(Limit(f"{_line(i)}_most", _line(i), "at_most", 120.0, hard=False) for i in areas),
-        *(Limit(f"{_line(i)}_least", _line(i), "at_least", -120.0, hard=False) for i in areas),
-    )
-
-
 def _loops() -> tuple[Loop, ...]:
     """Each area answers for its own control error: its frequency, and what it sends abroad."""
     loops = []
     for i in range(AREAS):
-        actuator, before = f"reference_{i + 1}", (i - 1) % AREAS
+        actuator = f"reference_{i + 1}"
         loops += [
             Loop(actuator, f"frequency_{i + 1}", 0.0, 0.3, 0.9),
-            Loop(actuator, _line(i), 0.0, 0.0, 0.2),
-            Loop(actuator, _line(before), 0.0, 0.0, -0.2),
+            Loop(actuator, LINES[i], 0.0, 0.0, 0.2),
+            Loop(actuator, LINES[i - 1], 0.0, 0.0, -0.2),
         ]
     return tuple(loops)
 
 
 @dataclass(frozen=True)
-class PowerGrid:
+class PowerGrid(Plant):
     """See the module."""
 
     name: str = "powergrid"
-    observation: tuple[Signal, ...] = (
-        *(Signal(f"angle_{i + 1}", "rad", -1.0, 1.0) for i in range(1, AREAS)),
-        *_each("frequency", "Hz", 0.5),
-        *_each("power", "MW", 300.0),
-        *_each("valve", "MW", 300.0),
-        *_each("load", "MW", 300.0),
-        *(Signal(_line(i), "MW", -200.0, 200.0) for i in range(AREAS)),
+    observation: tuple = (
+        *(Signal(f"angle_{i}", "rad", -1.0, 1.0) for i in (2, 3)),
+        *Measured("Hz", -0.5, 0.5, AREAS).signals("frequency"),
+        *Measured("MW", -300.0, 300.0, AREAS).signals("power"),
+        *Measured("MW", -300.0, 300.0, AREAS).signals("valve"),
+        *Measured("MW", -300.0, 300.0, AREAS).signals("load"),
+        *(Signal(line, "MW", -200.0, 200.0) for line in LINES),
     )
-    action: tuple[Signal, ...] = _each("reference", "MW", 300.0)
-    limits: tuple[Limit, ...] = _limits()
-    loops: tuple[Loop, ...] = _loops()
+    action: tuple = Measured("MW", -300.0, 300.0, AREAS).signals("reference")
+    limits: tuple = (
+        *(Limit(f"over_{i}", f"frequency_{i}", "at_most", 0.2) for i in (1, 2, 3)),
+        *(Limit(f"under_{i}", f"frequency_{i}", "at_least", -0.2) for i in (1, 2, 3)),
+        *(Limit(f"{line}_most", line, "at_most", 120.0, hard=False) for line in LINES),
+        *(Limit(f"{line}_least", line, "at_least", -120.0, hard=False) for line in LINES),
+    )
+    loops: tuple = _loops()
     horizon: int = 200
     step_seconds: float = 1.0
-
-    def physics(self) -> Network:
-        return Network()
+    physics: ClassVar[Any] = Network
 
     def start(self, key: Key, params: PlantParams) -> Grid:
         """Loads are off their schedule, and turbines have followed them in part."""
@@ -128,8 +114,7 @@ class PowerGrid:
 
     def advance(self, key: Key, x: Grid, u: Array, step: Array, params: PlantParams) -> Grid:
         n: Network = params.physics
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        worn = n.replace(inertia=n.inertia * (1.0 - params.drift * n.lost_inertia * used))
+        worn = n.replace(inertia=n.inertia * remaining(n.lost_inertia, step, params))
         wander_key, jump_key = draws.split(key)
         wander = n.load_wander * draws.normal(wander_key, (AREAS,))
         uniform = draws.uniform(jump_key, (2, AREAS))
@@ -183,6 +168,4 @@ class PowerGrid:
         return self.observe(self._swing(grid, u, params.physics), params)
 
 
-def make(**options: Any) -> PureEnv:
-    """The environment; see `make_world` for the options."""
-    return make_world(PowerGrid(), **options)
+make = partial(make_world, PowerGrid())  # the environment, with the options of `make_world`

@@ -34,6 +34,7 @@ from worldloom.suites.plant.suite import DATA_QUALITIES
 from worldloom.training import loops
 from worldloom.training.config import TrainConfig
 from worldloom.training.driver import Hook
+from worldloom.training.recording import recorded_data
 from worldloom.training.run import Run
 from worldloom.training.run import load as load_run
 from worldloom.training.suite import Problem
@@ -53,7 +54,10 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
             )
     env = suites.make(config.env, **config.world)
     world = plant_of(env, config.env)
-    text, source = _constraint_text(config, world, folder)
+    # A run's own constraints, what is named, or the plant's limits.
+    path = settings.constraints if folder is None else str(Path(folder) / CONSTRAINTS_FILE)
+    text = constraint_text(world) if path is None else read_text(path)
+    source = f"{config.env}'s limits" if path is None else path
     constraints = constraints_in(text, source, world)
     data = cache(partial(load_data, config, env, folder if offline else None))
 
@@ -63,7 +67,11 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
 
     def about(run: Run) -> Mapping[str, Any]:
         known = {"plant": plant_facts(world), "constraints": list(constraints.names)}
-        return known | ({"data": data_facts(data())} if offline else {})
+        if not offline:
+            return known
+        log = data()
+        origin = {"name": log.name, "digest": log.digest, "provenance": dict(log.provenance)}
+        return known | {"data": origin | {"rows": log.size, "episodes": len(log.starts)}}
 
     in_the_loop = settings.filter_training
     return Problem(
@@ -111,38 +119,16 @@ def _make_warm_trainer(config: TrainConfig, problem: Problem) -> Trainer:
     return trainer
 
 
-# Data and constraints ----------------------------------------------------------------------------
-
-
 def load_data(config: TrainConfig, env: PureEnv, folder: Path | None = None) -> Dataset:
     """The data to learn from, read or made; a ValueError if they are not of this plant."""
     settings = config.settings
-    if folder is not None:
-        data = dataset_files.load(Path(folder) / DATA_FILE)
-    elif settings.dataset in DATA_QUALITIES:
+    if folder is None and settings.dataset in DATA_QUALITIES:
         about = {"env": config.env, "options": dict(config.world)}
-        data = log_data(env, settings.dataset, settings.data_steps, settings.data_seed, **about)
-    else:
-        data = dataset_files.load(settings.dataset)
-    plant = env.base.plant
-    expected = (len(plant.observation), len(plant.action))
-    given = (data.rows.obs.shape[-1], data.rows.action.shape[-1])
-    if expected != given:
-        raise ValueError(
-            f"{settings.dataset}: rows of {given[0]} signals and {given[1]} actuators are not "
-            f"those of {config.env}, which has {expected[0]} and {expected[1]}"
-        )
-    return data
-
-
-def _constraint_text(
-    config: TrainConfig, world: PlantWorld, folder: Path | None
-) -> tuple[str, str]:
-    """A constraint file's text and where it is from: a run's own, what is named, or the limits."""
-    path = config.settings.constraints if folder is None else str(Path(folder) / CONSTRAINTS_FILE)
-    if path is None:
-        return constraint_text(world), f"{config.env}'s limits"
-    return read_text(path), path
+        return log_data(env, settings.dataset, settings.data_steps, settings.data_seed, **about)
+    path = settings.dataset if folder is None else str(Path(folder) / DATA_FILE)
+    read = recorded_data(path, env, Networks())
+    assert read is not None
+    return read()
 
 
 def plant_facts(world: PlantWorld) -> dict[str, Any]:
@@ -157,17 +143,6 @@ def plant_facts(world: PlantWorld) -> dict[str, Any]:
         ],
         "step_seconds": plant.step_seconds,
         "horizon": int(world.params.horizon),
-    }
-
-
-def data_facts(data: Dataset) -> dict[str, Any]:
-    """What a report needs to know of the data."""
-    return {
-        "name": data.name,
-        "digest": data.digest,
-        "rows": data.size,
-        "episodes": len(data.starts),
-        "provenance": dict(data.provenance),
     }
 
 
@@ -189,14 +164,10 @@ class PlantFiles(Hook):
         if not updates or run.config.algorithm.loop != "offline":
             return
         assert run.problem.data is not None
-        estimates = off_policy_evaluation(
-            run.agents,
-            run.problem.data(),
-            gamma_of(run.config),
-            run.problem.env.spec.horizon,
-            updates,
-            jax.random.key(OPE_KEY + run.config.seed),
-        )
+        data, horizon = run.problem.data(), run.problem.env.spec.horizon
+        key = jax.random.key(OPE_KEY + run.config.seed)
+        gamma = gamma_of(run.config)
+        estimates = off_policy_evaluation(run.agents, data, gamma, horizon, updates, key)
         truth = {"true_return": float(evaluation.bare.discounted.mean())}
         place = {"iteration": run.iteration, "steps": run.steps}
         write_json(run.folder / OPE_FILE, estimates | place | truth)

@@ -15,16 +15,16 @@ The model is exact: undisturbed, the feed returns to its usual temperature and w
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world, runge_kutta
-from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
+from worldloom.suites.plant.plant import Plant, make_world, remaining, runge_kutta
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, Signal, measured
 
 SUBSTEPS = 8  # of the integration within a step of control
 HOTTEST = 430.0  # K: far beyond what ends an episode; the reaction gets no faster, nor too stiff
@@ -33,11 +33,11 @@ HOTTEST = 430.0  # K: far beyond what ends an episode; the reaction gets no fast
 class Tank(struct.PyTreeNode):
     """The reactor's state."""
 
-    concentration: Array  # of A, mol/L
-    temperature: Array  # K
-    jacket: Array  # K
-    feed_temperature: Array  # K
-    wanted: Array  # mol/L
+    concentration: Annotated[Array, Measured("mol/L", 0.0, 1.0)]  # of A
+    temperature: Annotated[Array, Measured("K", 300.0, 400.0)]
+    jacket: Annotated[Array, Measured("K", 280.0, 320.0)]
+    feed_temperature: Annotated[Array, Measured("K", 340.0, 360.0)]
+    wanted: Annotated[Array, Measured("mol/L", 0.0, 1.0)]
 
 
 class Chemistry(struct.PyTreeNode):
@@ -58,27 +58,21 @@ class Chemistry(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Reactor:
+class Reactor(Plant):
     """See the module."""
 
     name: str = "reactor"
-    observation: tuple[Signal, ...] = (
-        Signal("concentration", "mol/L", 0.0, 1.0),
-        Signal("temperature", "K", 300.0, 400.0),
-        Signal("jacket", "K", 280.0, 320.0),
-        Signal("feed_temperature", "K", 340.0, 360.0),
-        Signal("wanted", "mol/L", 0.0, 1.0),
-    )
-    action: tuple[Signal, ...] = (
+    observation: tuple = measured(Tank)
+    action: tuple = (
         Signal("jacket_setpoint", "K", 280.0, 320.0),
         Signal("feed", "L/min", 80.0, 120.0),
     )
-    limits: tuple[Limit, ...] = (
+    limits: tuple = (
         Limit("runaway", "temperature", "at_most", 375.0),
         Limit("quench", "temperature", "at_least", 320.0, hard=False),
         Limit("thermal_shock", "jacket_setpoint", "rate", 10.0, hard=False),
     )
-    loops: tuple[Loop, ...] = (
+    loops: tuple = (
         # The jacket answers to the temperature first, and to its change above all: that alone
         # keeps the reactor where it is.
         Loop("jacket_setpoint", "temperature", 350.0, 9.0, 0.0, 45.0),
@@ -89,9 +83,7 @@ class Reactor:
     )
     horizon: int = 200
     step_seconds: float = 6.0
-
-    def physics(self) -> Chemistry:
-        return Chemistry()
+    physics: ClassVar[Any] = Chemistry
 
     def start(self, key: Key, params: PlantParams) -> Tank:
         """Near the working point: far from it no jacket would be cold enough."""
@@ -109,33 +101,20 @@ class Reactor:
         return 0.4 + 0.2 * uniform
 
     def advance(self, key: Key, x: Tank, u: Array, step: Array, params: PlantParams) -> Tank:
-        numbers: Chemistry = params.physics
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        fouled = numbers.replace(
-            cooling=numbers.cooling * (1.0 - params.drift * numbers.fouling * used)
-        )
-        c, temperature, jacket = self._flow(
-            (x.concentration, x.temperature, x.jacket), x.feed_temperature, u, fouled
-        )
+        n: Chemistry = params.physics
+        fouled = n.replace(cooling=n.cooling * remaining(n.fouling, step, params))
+        moved = self._react(x, u, fouled)
         key, other = draws.split(key)
-        shock = draws.normal(key) * params.disturbance * numbers.feed_wander
+        shock = draws.normal(key) * params.disturbance * n.feed_wander
         uniform = draws.uniform(other, (2,))
-        changed = uniform[0] < numbers.change * params.disturbance
-        return Tank(
-            c,
-            temperature,
-            jacket,
-            self._feed(x.feed_temperature, numbers) + shock,
-            jnp.where(changed, self._target(uniform[1]), x.wanted),
+        changed = uniform[0] < n.change * params.disturbance
+        return moved.replace(
+            feed_temperature=moved.feed_temperature + shock,
+            wanted=jnp.where(changed, self._target(uniform[1]), x.wanted),
         )
 
-    def _feed(self, temperature: Array, n: Chemistry) -> Array:
-        """It wanders, but not away."""
-        return n.feed_temperature + 0.95 * (temperature - n.feed_temperature)
-
-    def _flow(
-        self, start: tuple[Array, Array, Array], feed_temperature: Array, u: Array, n: Chemistry
-    ) -> tuple[Array, Array, Array]:
+    def _react(self, tank: Tank, u: Array, n: Chemistry) -> Tank:
+        """The reactor a step later, undisturbed: the feed's temperature returns to its usual."""
         setpoint, feed = u[0], u[1]
 
         def slope(x: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -145,16 +124,16 @@ class Reactor:
             through = feed / n.volume
             return (
                 through * (n.feed_concentration - c) - turned,
-                through * (feed_temperature - temperature)
+                through * (tank.feed_temperature - temperature)
                 + n.heat / n.heat_capacity * turned
                 + n.cooling / (n.volume * n.heat_capacity) * (jacket - temperature),
                 (setpoint - jacket) / n.jacket_lag,
             )
 
-        return runge_kutta(slope, start, self.step_seconds / 60.0, SUBSTEPS)
-
-    def observe(self, x: Tank, params: PlantParams) -> Array:
-        return jnp.stack([x.concentration, x.temperature, x.jacket, x.feed_temperature, x.wanted])
+        start = (tank.concentration, tank.temperature, tank.jacket)
+        c, temperature, jacket = runge_kutta(slope, start, self.step_seconds / 60.0, SUBSTEPS)
+        feed_temperature = n.feed_temperature + 0.95 * (tank.feed_temperature - n.feed_temperature)
+        return Tank(c, temperature, jacket, feed_temperature, tank.wanted)
 
     def reward(self, x: Tank, u: Array, next_x: Tank, params: PlantParams) -> Array:
         """What is fed, beside 100 L/min; half of it where the product is 0.05 mol/L off."""
@@ -166,11 +145,7 @@ class Reactor:
         return x.temperature > 400.0
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
-        n: Chemistry = params.physics
-        c, temperature, jacket = self._flow((obs[0], obs[1], obs[2]), obs[3], u, n)
-        return jnp.stack([c, temperature, jacket, self._feed(obs[3], n), obs[4]])
+        return self.observe(self._react(Tank(*obs), u, params.physics), params)
 
 
-def make(**options: Any) -> PureEnv:
-    """The environment; see `make_world` for the options."""
-    return make_world(Reactor(), **options)
+make = partial(make_world, Reactor())  # the environment, with the options of `make_world`

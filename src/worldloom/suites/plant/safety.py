@@ -6,7 +6,6 @@ read like any other: `constraint_text` is where somebody who wants other constra
 
 import itertools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ import numpy as np
 
 from worldloom.core.names import suggest
 from worldloom.core.types import Array
-from worldloom.core.yaml_nodes import read_text
 from worldloom.safety.constraint_file import parse_constraints
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.suites.plant.controllers import without_memory
@@ -38,17 +36,13 @@ def constraints_for(
     return constraints_in(text, f"{world.plant.name}'s limits", world, backup)
 
 
-def constraints_from(
-    world: PlantWorld, path: str | Path, backup: Callable[[Array], Array] | None = None
-) -> SafetyConstraints:
-    """The constraints in a file, checked against the plant's signals, with its known model."""
-    return constraints_in(read_text(path), str(path), world, backup)
-
-
 def constraints_in(
     text: str, source: str, world: PlantWorld, backup: Callable[[Array], Array] | None = None
 ) -> SafetyConstraints:
-    """As `constraints_from`, of a file's text; `source` is named in errors."""
+    """The constraints in a file's text, checked against the plant's signals, with its known model.
+
+    source: where the text is from, which errors name.
+    """
     plant = world.plant
     return parse_constraints(
         text,
@@ -128,12 +122,10 @@ def _emergency(world: PlantWorld, given: Mapping[str, float] | None) -> dict[str
     if given is None:
         values = np.asarray(world.control(jnp.asarray(safest_action(world))))
         return dict(zip(names, values.tolist(), strict=True))
-    for name in given:
-        if name not in names:
-            raise ValueError(f"{world.plant.name}: emergency: {name!r}; {suggest(name, names)}")
-    for name in names:
-        if name not in given:
-            raise ValueError(f"{world.plant.name}: emergency: {name} is missing; give all of them")
+    for name in sorted(given.keys() - set(names)):
+        raise ValueError(f"{world.plant.name}: emergency: {name!r}; {suggest(name, names)}")
+    for name in sorted(set(names) - given.keys()):
+        raise ValueError(f"{world.plant.name}: emergency: {name} is missing; give all of them")
     return {name: float(given[name]) for name in names}
 
 
@@ -150,11 +142,10 @@ def safest_action(world: PlantWorld) -> np.ndarray:
     least = _least_margin(world)
     if least is None:
         return np.zeros(size, np.float32)
+    tried = np.concatenate([np.zeros((1, size)), -np.eye(size), np.eye(size)])
     if size <= MOST_CORNERS:
-        tried = np.asarray(list(itertools.product((0.0, -1.0, 1.0), repeat=size)), np.float32)
-    else:
-        tried = np.concatenate([np.zeros((1, size)), -np.eye(size), np.eye(size)])
-        tried = tried.astype(np.float32)
+        tried = np.asarray(list(itertools.product((0.0, -1.0, 1.0), repeat=size)))
+    tried = tried.astype(np.float32)
     middle = jnp.asarray([(s.low + s.high) / 2.0 for s in plant.observation], jnp.float32)
 
     def held(action: Array) -> Array:
@@ -178,12 +169,7 @@ def safest_backup(
         return "emergency"
     keys = jax.random.split(jax.random.key(0), STARTS)
     starts = jax.vmap(lambda key: world.reset(key, world.params)[1].obs)(keys)
-    ends = [(signal.low, signal.high) for signal in world.plant.action]
-    shares = [
-        2.0 * (value - low) / (high - low) - 1.0
-        for value, (low, high) in zip(emergency.values(), ends, strict=True)
-    ]
-    still = jnp.asarray(shares, jnp.float32)
+    still = world.action(jnp.asarray(list(emergency.values()), jnp.float32))
 
     def kept(backup: Callable[[Array], Array]) -> float:
         margins = jax.jit(jax.vmap(lambda obs: least(obs, backup, steps)))(starts)
@@ -201,16 +187,13 @@ def _least_margin(
     no limits.
     """
     plant = world.plant
-    limits = [
-        pair
-        for pair in zip(plant.limits, np.asarray(world.params.bounds), strict=True)
-        if pair[0].kind != "rate"
-    ]
+    pairs = zip(plant.limits, np.asarray(world.params.bounds), strict=True)
+    limits = [pair for pair in pairs if pair[0].kind != "rate"]
     limits = [pair for pair in limits if pair[0].hard] or limits
     if not limits:
         return None
-    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
-    which = np.asarray([signals[limit.signal] for limit, _ in limits])
+    names = [signal.name for signal in plant.observation]
+    which = np.asarray([names.index(limit.signal) for limit, _ in limits])
     sign = np.asarray([1.0 if limit.kind == "at_most" else -1.0 for limit, _ in limits], np.float32)
     bound = np.asarray([b for _, b in limits], np.float32)
     ranges = np.asarray([signal.high - signal.low for signal in plant.observation], np.float32)

@@ -21,6 +21,7 @@ training patients; child 7 of the others has a stomach that switches too fast fo
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -32,20 +33,15 @@ from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
 from worldloom.suites.plant.patients import NAMES, SHOWN, SIGNALS, Patient, figures
-from worldloom.suites.plant.plant import make_world, runge_kutta
+from worldloom.suites.plant.plant import Plant, make_world, remaining, runge_kutta, score_between
 from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
 
-SCORE_MIN, SCORE_MAX = 9.75, 475.0  # mean returns that NeoRL-2 maps to 0 and 100
 MINUTES = 3  # of a step
 SUBSTEPS = 3  # of the integration within a minute
 DAY = 24 * 60
 INCREMENT = 0.05  # pmol/min: the pump's doses are multiples of it
 PMOL = 6000.0  # in a unit of insulin
-
-
-def normalised_score(mean_return: float) -> float:
-    """NeoRL-2's score of a mean return over episodes."""
-    return 100.0 * (mean_return - SCORE_MIN) / (SCORE_MAX - SCORE_MIN)
+normalised_score = partial(score_between, 9.75, 475.0)
 
 
 class Body(struct.PyTreeNode):
@@ -94,19 +90,19 @@ class Care(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Simglucose:
+class Simglucose(Plant):
     """See the module; `patients` names those that are drawn from."""
 
     patients: tuple[str, ...] = NAMES["train"]
     name: str = "simglucose"
-    observation: tuple[Signal, ...] = (Signal("glucose", "mg/dL", 40.0, 400.0), *SIGNALS)
-    action: tuple[Signal, ...] = (Signal("insulin", "U/min", 0.0, 5.0),)
-    limits: tuple[Limit, ...] = (
+    observation: tuple = (Signal("glucose", "mg/dL", 40.0, 400.0), *SIGNALS)
+    action: tuple = (Signal("insulin", "U/min", 0.0, 5.0),)
+    limits: tuple = (
         Limit("severe_low", "glucose", "at_least", 54.0),
         Limit("low", "glucose", "at_least", 70.0, hard=False),
         Limit("high", "glucose", "at_most", 180.0, hard=False),
     )
-    loops: tuple[Loop, ...] = (Loop("insulin", "glucose", 130.0, -0.01, 0.0, -0.1, bias=-0.996),)
+    loops: tuple = (Loop("insulin", "glucose", 130.0, -0.01, 0.0, -0.1, bias=-0.996),)
     horizon: int = 480
     step_seconds: float = 180.0
 
@@ -126,41 +122,17 @@ class Simglucose:
     def begin(self, patient: Array, hour: Array, params: PlantParams) -> Person:
         """A patient (row of the figures) in the basal state at a full hour of the day."""
         p = Patient(*params.physics.patients[patient])
-        zero = jnp.zeros_like(p.BW)
-        body = Body(
-            solid=zero,
-            liquid=zero,
-            gut=zero,
-            glucose=p.Gpb,
-            tissue=p.Gtb,
-            insulin=p.Ipb,
-            effect=zero,
-            delayed=p.Ib,
-            felt=p.Ib,
-            liver=p.Ilb,
-            depot=p.isc1ss,
-            second_depot=p.isc2ss,
-            skin=p.Gpb,
-        )
-        sensed = measured(p.Gpb / p.Vg)
-        return Person(
-            body=body,
-            patient=jnp.int32(patient),
-            minute=jnp.int32(hour) * 60,
-            planned=zero,
-            bite=zero,
-            before=zero,
-            eaten=zero,
-            sensor=sensed,
-            reading=sensed,
-            mean=p.Gpb / p.Vg,
-        )
+        none = jnp.zeros_like(p.BW)
+        glucose, insulin = (p.Gpb, p.Gtb), (p.Ipb, none, p.Ib, p.Ib, p.Ilb, p.isc1ss, p.isc2ss)
+        body = Body(none, none, none, *glucose, *insulin, skin=p.Gpb)
+        mean = p.Gpb / p.Vg
+        meal, sensor = (none, none, none, none), (measured(mean), measured(mean), mean)
+        return Person(body, jnp.int32(patient), jnp.int32(hour) * 60, *meal, *sensor)
 
     def advance(self, key: Key, x: Person, u: Array, step: Array, params: PlantParams) -> Person:
         care: Care = params.physics
         p = Patient(*care.patients[x.patient])
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        left = 1.0 - params.drift * care.resistance * used
+        left = remaining(care.resistance, step, params)
         p = p._replace(Vmx=p.Vmx * left, kp3=p.kp3 * left)
         dose = jnp.round(u[0] * (PMOL / INCREMENT)) * INCREMENT  # pmol/min
 
@@ -171,17 +143,10 @@ class Simglucose:
             begins = (bite > 0.0) & (x.bite <= 0.0)
             before = jnp.where(begins, x.body.solid + x.body.liquid, x.before)
             eaten = jnp.where(begins, 0.0, x.eaten) + bite
-            meal = before + 1000.0 * eaten
-            food = 1000.0 * bite
-            body = runge_kutta(lambda b: slope(b, p, dose, food, meal), x.body, 1.0, SUBSTEPS)
-            later = x.replace(
-                body=body,
-                minute=(x.minute + 1) % DAY,
-                planned=planned - bite,
-                bite=bite,
-                before=before,
-                eaten=eaten,
-            )
+            milligrams = (1000.0 * bite, before + 1000.0 * eaten)  # of food now, of the whole meal
+            body = runge_kutta(lambda b: slope(b, p, dose, *milligrams), x.body, 1.0, SUBSTEPS)
+            meal = {"planned": planned - bite, "bite": bite, "before": before, "eaten": eaten}
+            later = x.replace(body=body, minute=(x.minute + 1) % DAY, **meal)
             return later, body.skin / p.Vg
 
         later, glucose = jax.lax.scan(minute, x, None, length=MINUTES)

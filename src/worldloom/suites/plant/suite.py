@@ -34,9 +34,8 @@ class PlantSettings:
 
     def __post_init__(self):
         for name in ("dataset", "constraints", "init_from"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, str(value))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, str(getattr(self, name)))
         check_fields("plant", self, at_least={"data_steps": 1, "ope_updates": 0})
         check_seed(self.data_seed)
         if self.dataset not in DATA_QUALITIES and Path(self.dataset).suffix != ".npz":
@@ -46,46 +45,35 @@ class PlantSettings:
             )
 
 
-_OFFLINE: dict[str, Any] = {
-    "steps": 50_000,
-    "eval_every": 10_000,
-    "checkpoint_every": 10_000,
-    "eval_episodes": 64,
-    "chunk": 1,
-}
-_ONLINE: dict[str, Any] = {"num_worlds": 64, "eval_episodes": 64}
+_OFFLINE = {"steps": 50_000, "eval_every": 10_000, "checkpoint_every": 10_000, "chunk": 1}
 _OFF_POLICY = {
     "normalise_observations": True,
     "buffer_size": 100_000,
     "learning_starts": 5_000,
     "gradient_steps": 16,
 }
-_BY_ALGORITHM: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "steps": 2_000_000,
-        "eval_every": 400_000,
-        "checkpoint_every": 400_000,
-        "ppo": {"unroll_length": 64, "normalise_observations": True, "entropy_cost": 0.0},
-    },
-    "sac": {"steps": 100_000, "eval_every": 20_000, "checkpoint_every": 20_000, "sac": _OFF_POLICY},
-    "td3": {"steps": 100_000, "eval_every": 20_000, "checkpoint_every": 20_000, "td3": _OFF_POLICY},
+_PPO = {"unroll_length": 64, "normalise_observations": True, "entropy_cost": 0.0}
+# Of online algorithms: steps, steps from one evaluation and checkpoint to the next, and numbers.
+_ONLINE: dict[str, tuple[int, int, Mapping[str, Any]]] = {
+    "ppo": (2_000_000, 400_000, _PPO),
+    "sac": (100_000, 20_000, _OFF_POLICY),
+    "td3": (100_000, 20_000, _OFF_POLICY),
 }
 
 
 def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     """Settings that control the reactor; the usual algorithm is IQL, from logged data."""
     algo = algo or "iql"
-    if algo in _BY_ALGORITHM:
-        return {"algo": algo} | _ONLINE | _BY_ALGORITHM[algo]
-    return {"algo": algo} | (_OFFLINE if _is_offline(algo) else _ONLINE)
-
-
-def _is_offline(algo: str) -> bool:
-    if algo == "iql":
-        return True  # known without importing it, and jax
+    common = {"algo": algo, "eval_episodes": 64}
+    if algo == "iql":  # known without importing it, and jax
+        return common | _OFFLINE
+    if algo in _ONLINE:
+        steps, every, numbers = _ONLINE[algo]
+        often = {"steps": steps, "eval_every": every, "checkpoint_every": every}
+        return common | {"num_worlds": 64, algo: numbers} | often
     from worldloom import algos
 
-    return algos.get(algo).loop == "offline"
+    return common | (_OFFLINE if algos.get(algo).loop == "offline" else {"num_worlds": 64})
 
 
 _WORLDS = {

@@ -1,7 +1,7 @@
 """Signals with units, limits, and the state of a plant."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_type_hints
 
 from flax import struct
 
@@ -24,6 +24,40 @@ class Signal:
     def __post_init__(self):
         if not self.low < self.high:
             raise ValueError(f"signal {self.name}: low={self.low:g} is not below {self.high:g}")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Marks a field of a plant's state that is observed: ``Annotated[Array, Measured("K", ...)]``.
+
+    unit, low, high: those of its `Signal`. size: of an array (size,), whose signals are numbered
+    from 1; 0 for a number.
+    """
+
+    unit: str
+    low: float
+    high: float
+    size: int = 0
+
+    def signals(self, name: str) -> tuple[Signal, ...]:
+        numbers = range(1, self.size + 1)
+        names = [f"{name}_{i}" for i in numbers] if self.size else [name]
+        return tuple(Signal(name, self.unit, self.low, self.high) for name in names)
+
+
+def measured_fields(state: type) -> dict[str, Measured]:
+    """The measured fields of a plant's state by name, in their order."""
+    marks = {
+        name: getattr(hint, "__metadata__", (None,))[0]
+        for name, hint in get_type_hints(state, include_extras=True).items()
+    }
+    return {name: mark for name, mark in marks.items() if isinstance(mark, Measured)}
+
+
+def measured(state: type) -> tuple[Signal, ...]:
+    """The signals of all measured fields of a plant's state."""
+    fields = measured_fields(state).items()
+    return tuple(signal for name, mark in fields for signal in mark.signals(name))
 
 
 @dataclass(frozen=True)

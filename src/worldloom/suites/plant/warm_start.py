@@ -43,9 +43,15 @@ def warm_start(learner: PyTree, algo: str, config: Any, source: Run) -> PyTree:
     assert source.problem.data is not None
     data, offline = source.problem.data(), source.trainer.run.learner
     actor = _actor(algo, source.agents)
-    _check_shapes(actor, learner.actor.params, source)
+    if _shapes(actor) != _shapes(learner.actor.params):
+        sizes = [layer["kernel"].shape[-1] for layer in actor[:-1]]
+        raise ValueError(
+            f"init_from={source.folder}: its actor has hidden layers of {sizes}, or another plant; "
+            f"use hidden={sizes} and its plant"
+        )
     critic = getattr(offline, "critic", None)
-    changes: dict[str, Any] = {"actor": init_train_state(actor), "normaliser": _normaliser(data)}
+    normaliser = Normaliser(jnp.float32(IMMOVABLE), data.mean, jnp.square(data.std) - EPSILON)
+    changes: dict[str, Any] = {"actor": init_train_state(actor), "normaliser": normaliser}
     if hasattr(learner, "target_actor"):
         changes["target_actor"] = actor
     if critic is not None and _shapes(critic.params) == _shapes(learner.critic.params):
@@ -70,10 +76,6 @@ def _actor(algo: str, policy: Any) -> Weights:
     return policy.params
 
 
-def _normaliser(data: Dataset) -> Normaliser:
-    return Normaliser(jnp.float32(IMMOVABLE), data.mean, jnp.square(data.std) - EPSILON)
-
-
 def _in_plant_rewards(critic: Weights, data: Dataset, gamma: float, config: Any) -> Weights:
     """Critics of the rewards that the online learner sees, from those of the log's table."""
     scale = make_table(data, centre=True).reward_scale
@@ -87,12 +89,3 @@ def _in_plant_rewards(critic: Weights, data: Dataset, gamma: float, config: Any)
 
 def _shapes(tree: PyTree) -> Any:
     return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
-
-
-def _check_shapes(actor: Weights, blank: Weights, source: Run) -> None:
-    if _shapes(actor) != _shapes(blank):
-        sizes = [layer["kernel"].shape[-1] for layer in actor[:-1]]
-        raise ValueError(
-            f"init_from={source.folder}: its actor has hidden layers of {sizes}, or another plant; "
-            f"use hidden={sizes} and its plant"
-        )

@@ -18,33 +18,35 @@ The model is exact: undisturbed, demand and organic matter return to their usual
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.plant import make_world, runge_kutta
-from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
+from worldloom.suites.plant.plant import Plant, make_world, remaining, runge_kutta
+from worldloom.suites.plant.types import Limit, Loop, Measured, PlantParams, Signal, measured
 
 SUBSTEPS = 8  # of the integration within a step: a tank that is nearly empty changes fast
 FADING = 0.96  # of an unplanned demand, left after a step: a burst main is closed off within hours
 SHALLOW = 0.02  # m: below, outflows fade instead of ending at once
+Level = Annotated[Array, Measured("m", 0.0, 5.0)]
+Concentration = Annotated[Array, Measured("mg/L", 0.0, 5.0)]
 
 
 class Works(struct.PyTreeNode):
     """The state of the waterworks."""
 
-    level_1: Array  # m
-    level_2: Array  # m
-    chlorine_1: Array  # mg/L
-    chlorine_2: Array  # mg/L
-    demand: Array  # m3/h
-    organic: Array  # mg/L
-    hour: Array  # of the day
+    level_1: Level
+    level_2: Level
+    chlorine_1: Concentration
+    chlorine_2: Concentration
+    demand: Annotated[Array, Measured("m3/h", 0.0, 200.0)]
+    organic: Concentration
+    hour: Annotated[Array, Measured("h", 0.0, 24.0)]  # of the day
     unplanned: Array  # m3/h: what the demand deviates from its course by
 
 
@@ -69,25 +71,17 @@ class Hydraulics(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class Water:
+class Water(Plant):
     """See the module."""
 
     name: str = "water"
-    observation: tuple[Signal, ...] = (
-        Signal("level_1", "m", 0.0, 5.0),
-        Signal("level_2", "m", 0.0, 5.0),
-        Signal("chlorine_1", "mg/L", 0.0, 5.0),
-        Signal("chlorine_2", "mg/L", 0.0, 5.0),
-        Signal("demand", "m3/h", 0.0, 200.0),
-        Signal("organic", "mg/L", 0.0, 5.0),
-        Signal("hour", "h", 0.0, 24.0),
-    )
-    action: tuple[Signal, ...] = (
+    observation: tuple = measured(Works)
+    action: tuple = (
         Signal("pump", "m3/h", 0.0, 200.0),
         Signal("opening", "1", 0.0, 1.0),
         Signal("dose", "g/h", 0.0, 500.0),
     )
-    limits: tuple[Limit, ...] = (
+    limits: tuple = (
         Limit("overflow_1", "level_1", "at_most", 4.5),
         Limit("overflow_2", "level_2", "at_most", 4.5),
         Limit("pump_dry", "level_1", "at_least", 0.5),
@@ -96,7 +90,7 @@ class Water:
         Limit("drinkable", "chlorine_2", "at_most", 4.0),
         Limit("water_hammer", "pump", "rate", 60.0, hard=False),
     )
-    loops: tuple[Loop, ...] = (
+    loops: tuple = (
         # The valve keeps the town's tank, the pump the tank that the valve empties.
         Loop("opening", "level_2", 3.0, 2.0, 0.03, bias=0.0),
         Loop("pump", "level_1", 2.5, 2.0, 0.05),
@@ -104,15 +98,12 @@ class Water:
     )
     horizon: int = 288
     step_seconds: float = 300.0
-
-    def physics(self) -> Hydraulics:
-        return Hydraulics()
+    physics: ClassVar[Any] = Hydraulics
 
     def start(self, key: Key, params: PlantParams) -> Works:
-        n: Hydraulics = params.physics
         uniform = draws.uniform(key, (6,))
-        hour = jnp.floor(24.0 * uniform[4])
-        calm = jnp.float32(0.0)
+        hour, calm = jnp.floor(24.0 * uniform[4]), jnp.float32(0.0)
+        n: Hydraulics = params.physics
         return Works(
             level_1=2.0 + uniform[0],
             level_2=2.5 + uniform[1],
@@ -126,68 +117,49 @@ class Water:
 
     def advance(self, key: Key, x: Works, u: Array, step: Array, params: PlantParams) -> Works:
         n: Hydraulics = params.physics
-        used = step.astype(jnp.float32) / params.horizon.astype(jnp.float32)
-        worn = u.at[0].multiply(1.0 - params.drift * n.wear * used)
-        h1, h2, c1, c2 = self._flow(
-            (x.level_1, x.level_2, x.chlorine_1, x.chlorine_2), x.demand, x.organic, worn, n
-        )
+        moved = self._flow(x, u.at[0].multiply(remaining(n.wear, step, params)), n)
         wander_key, burst_key = draws.split(key)
         shocks = params.disturbance * draws.normal(wander_key, (2,))
         burst = draws.uniform(burst_key) < n.burst_chance * params.disturbance
-        unplanned = FADING * x.unplanned + n.demand_wander * shocks[0] + n.burst * burst
-        organic = self._matter(x.organic, n) + n.organic_wander * shocks[1]
-        hour = self._later(x.hour)
-        return Works(
-            h1,
-            h2,
-            c1,
-            c2,
-            self._demand(hour, unplanned, n),
-            jnp.maximum(organic, 0.0),
-            hour,
-            unplanned,
+        unplanned = moved.unplanned + n.demand_wander * shocks[0] + n.burst * burst
+        return moved.replace(
+            demand=self._demand(moved.hour, unplanned, n),
+            organic=jnp.maximum(moved.organic + n.organic_wander * shocks[1], 0.0),
+            unplanned=unplanned,
         )
 
-    def _flow(
-        self, start: tuple[Array, ...], demand: Array, organic: Array, u: Array, n: Hydraulics
-    ) -> tuple[Array, ...]:
-        """Levels and concentrations a step later; what stands above the brim has run over."""
+    def _flow(self, works: Works, u: Array, n: Hydraulics) -> Works:
+        """The works a step later, undisturbed; what stands above the brim has run over."""
         pump, opening, dose = u[0], u[1], u[2]
 
         def slope(x: tuple[Array, ...]) -> tuple[Array, ...]:
             h1, h2, c1, c2 = x
             h1, h2 = jnp.maximum(h1, 0.0), jnp.maximum(h2, 0.0)
             through = opening * n.valve * h1 / jnp.sqrt(h1 + SHALLOW)
-            taken = demand * h2 / (h2 + SHALLOW)
+            taken = works.demand * h2 / (h2 + SHALLOW)
             volume_1 = n.area_1 * (h1 + n.sump)
             volume_2 = n.area_2 * (h2 + n.sump)
             return (
                 (pump - through) / n.area_1,
                 (through - taken) / n.area_2,
-                (dose - pump * c1) / volume_1 - n.decay_1 * organic * c1,
+                (dose - pump * c1) / volume_1 - n.decay_1 * works.organic * c1,
                 through * (c1 - c2) / volume_2 - n.decay_2 * c2,
             )
 
-        h1, h2, c1, c2 = runge_kutta(slope, start, self.step_seconds / 3600.0, SUBSTEPS)
-        return jnp.clip(h1, 0.0, n.brim), jnp.clip(h2, 0.0, n.brim), c1, c2
-
-    def _matter(self, organic: Array, n: Hydraulics) -> Array:
-        """It wanders, but not away."""
-        return n.organic + 0.98 * (organic - n.organic)
+        start = (works.level_1, works.level_2, works.chlorine_1, works.chlorine_2)
+        hours = self.step_seconds / 3600.0
+        h1, h2, c1, c2 = runge_kutta(slope, start, hours, SUBSTEPS)
+        h1, h2 = jnp.clip(h1, 0.0, n.brim), jnp.clip(h2, 0.0, n.brim)
+        hour, unplanned = jnp.mod(works.hour + hours, 24.0), FADING * works.unplanned
+        organic = n.organic + 0.98 * (works.organic - n.organic)  # it wanders, but not away
+        demand = self._demand(hour, unplanned, n)
+        return Works(h1, h2, c1, c2, demand, organic, hour, unplanned)
 
     def _demand(self, hour: Array, unplanned: Array, n: Hydraulics) -> Array:
         """Most at seven in the evening, and a smaller peak at seven in the morning."""
         day = 0.6 * jnp.cos(2.0 * np.pi * (hour - 19.0) / 24.0)
         half = 0.4 * jnp.cos(4.0 * np.pi * (hour - 19.0) / 24.0)
         return jnp.maximum(n.demand * (1.0 + n.swing * (day + half)) + unplanned, 0.0)
-
-    def _later(self, hour: Array) -> Array:
-        return jnp.mod(hour + self.step_seconds / 3600.0, 24.0)
-
-    def observe(self, x: Works, params: PlantParams) -> Array:
-        return jnp.stack(
-            [x.level_1, x.level_2, x.chlorine_1, x.chlorine_2, x.demand, x.organic, x.hour]
-        )
 
     def reward(self, x: Works, u: Array, next_x: Works, params: PlantParams) -> Array:
         """1 at 3 m and 1 mg/L; 1 m or 0.3 mg/L off is worth half of it, and pumping costs."""
@@ -201,14 +173,8 @@ class Water:
         return (x.level_1 >= brim) | (x.level_2 >= brim) | (x.level_2 < 0.1)
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
-        n: Hydraulics = params.physics
-        h1, h2, c1, c2 = self._flow((obs[0], obs[1], obs[2], obs[3]), obs[4], obs[5], u, n)
-        unplanned = obs[4] - self._demand(obs[6], jnp.float32(0.0), n)
-        hour = self._later(obs[6])
-        demand = self._demand(hour, FADING * unplanned, n)
-        return jnp.stack([h1, h2, c1, c2, demand, self._matter(obs[5], n), hour])
+        unplanned = obs[4] - self._demand(obs[6], jnp.float32(0.0), params.physics)
+        return self.observe(self._flow(Works(*obs, unplanned=unplanned), u, params.physics), params)
 
 
-def make(**options: Any) -> PureEnv:
-    """The environment; see `make_world` for the options."""
-    return make_world(Water(), **options)
+make = partial(make_world, Water())  # the environment, with the options of `make_world`
