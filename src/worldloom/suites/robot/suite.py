@@ -196,7 +196,7 @@ SUITE = Suite(
     problem=lazy("worldloom.suites.robot.problem:make_problem"),
     page=lazy("worldloom.suites.robot.page:write_report"),
     export=lazy("worldloom.suites.robot.export:export"),
-    film=lazy("worldloom.suites.robot.pictures:film_run"),
+    film=lazy("worldloom.suites.robot.film:film_run"),
     commands={
         "pushes": (
             "worldloom.suites.robot.command:pushes",
