@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from worldloom.suites.robot.engines import CEngine, LoopEngine, MjxEngine
+from worldloom.suites.robot.features import feet
 from worldloom.suites.robot.model import biped
 from worldloom.suites.robot.starts import around_home
 from worldloom.suites.robot.task import TASKS, is_valid
@@ -194,7 +195,7 @@ def test_mjx_and_c_lead_to_the_same_observations_rewards_and_ends(robot, truth, 
         for size in ((), (task.reset_draws(robot),), (task.step_draws(robot),))
     )
     action = random.uniform(-1.0, 1.0, (*lead, robot.num_joints)).astype(np.float32)
-    start = task.begin(np, robot, rules, 8, noise[0])
+    start, _ = task.begin(np, robot, rules, around_home(LoopEngine(robot), 8, 0), noise[0])
 
     def judged(full, sensors):
         qpos, qvel, _ = np.split(full.astype(np.float32), [nq, nq + nv], axis=-1)
@@ -202,9 +203,10 @@ def test_mjx_and_c_lead_to_the_same_observations_rewards_and_ends(robot, truth, 
         before, after = (
             jax.tree.map(lambda x, i=i: x[i], reading) for i in (slice(0, -1), slice(1, None))
         )
-        episode, _ = task.first(np, robot, start, before, phase)
+        episode = start.episode.replace(phase=phase, feet=feet(np, robot, before))
         lost = ~is_valid(np, after)
-        return task.finish(np, robot, rules, episode, start.domain, action, after, lost, noise[1])
+        given = (episode, start.domain, action, after, lost, noise[1])
+        return task.finish(np, robot, rules, *given)[1]
 
     ours, theirs = judged(*truth), judged(*mjx)
     np.testing.assert_allclose(theirs.obs.state, ours.obs.state, atol=2e-4)

@@ -344,7 +344,7 @@ def test_a_run_does_not_go_on_with_a_robot_that_was_edited(own, suffix, contents
 @pytest.fixture
 def recorded(own, tmp_path):
     """Settings that name a motion of the user's robot, and the motion."""
-    played = motion.realise(biped(), kinematics.cpg(biped(), 0.25), cycles=1)
+    played = motion.realise(biped(), kinematics.synthesise(biped(), 0.25), cycles=1)
     motion.save(tmp_path / "walk.npz", own.problem.env.base.robot, played)
     return changed(own.config, level=4, motion=str(tmp_path / "walk.npz")), played
 

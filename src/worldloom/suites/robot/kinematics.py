@@ -212,30 +212,3 @@ def _torques(
             needed -= steps.load[i, side] * (move.T @ force + turn.T @ moment)
         torque[i] = needed[robot.joint_qvel]
     return torque
-
-
-# Without a model -------------------------------------------------------------------------------
-
-
-def cpg(robot: Robot, speed: float) -> Cycle:
-    """A walk of four sinusoids a leg (hip roll, hip pitch, knee, ankle pitch), half a cycle apart.
-
-    It knows nothing of balance or weight: something to compare with, and quick to make.
-    """
-    legs = legs_of(robot)
-    count = round(gait.PERIOD / robot.model.opt.timestep)
-    phase = np.arange(count) / count
-    joints = np.tile(robot.home_joints, (count, 1))
-    turns = 2.0 * math.pi * gait.foot_phases(np, phase)
-    mid_stance = math.pi * gait.STANCE
-    for side, leg in enumerate(legs):
-        roll, hip, knee, ankle, _ = leg.joints
-        along = turns[:, side] - mid_stance
-        reach = 0.5 * speed * gait.PERIOD * gait.STANCE / (leg.thigh + leg.shank)
-        bend = 0.25 * (1.0 - np.cos(along))  # most in the middle of the swing
-        joints[:, roll] += 0.05 * np.cos(turns[:, 0] - mid_stance)
-        joints[:, hip] += reach * np.sin(along) - 0.5 * bend
-        joints[:, knee] += bend
-        joints[:, ankle] -= reach * np.sin(along) + 0.5 * bend
-    base = np.tile(robot.home[:3], (count, 1))
-    return Cycle(speed, base, joints, np.clip(joints, robot.lower, robot.upper))

@@ -174,11 +174,10 @@ def fingerprint(robot: Robot) -> str:
 
 def save(path: str | Path, robot: Robot, motion: Motion) -> None:
     """Writes an .npz, whole or not at all."""
-    names = ("target", "phase", "contact", "speed", "harness")
-    arrays: dict[str, Any] = {name: np.asarray(getattr(motion, name)) for name in names}
-    arrays |= {name: getattr(motion.reading, name) for name in ("qpos", "qvel", "sensors")}
+    arrays = vars(motion) | vars(motion.reading) | {"robot": np.array(fingerprint(robot))}
+    del arrays["reading"]
     with atomic_path(path) as draft, draft.open("wb") as file:
-        np.savez_compressed(file, **arrays, robot=np.array(fingerprint(robot)))
+        np.savez_compressed(file, **arrays)
 
 
 def load(path: str | Path, robot: Robot) -> Motion:

@@ -23,8 +23,8 @@ from worldloom.suites.robot import motion
 from worldloom.suites.robot.engines import CEngine, MjxEngine
 from worldloom.suites.robot.evaluate import RobotEvaluator
 from worldloom.suites.robot.features import features
+from worldloom.suites.robot.film import Pictures
 from worldloom.suites.robot.model import Robot
-from worldloom.suites.robot.pictures import Pictures
 from worldloom.suites.robot.suite import SUITE, RobotRules, RobotSettings
 from worldloom.suites.robot.traced import digest
 from worldloom.suites.robot.types import Info

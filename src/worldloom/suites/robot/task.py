@@ -6,14 +6,17 @@ that two engines, or two array libraries, can be given the same noise.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import numpy as np
 
 from worldloom.core.names import suggest
-from worldloom.suites.robot import gait, rewards, rotation
+from worldloom.core.types import TimeStep
+from worldloom.suites.robot import gait, rewards
+from worldloom.suites.robot.features import feet, sensed
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
 from worldloom.suites.robot.types import (
     Array,
@@ -23,7 +26,9 @@ from worldloom.suites.robot.types import (
     Observation,
     Push,
     Reading,
+    RobotState,
     Rules,
+    Starts,
 )
 
 MEMORY = CONTROL_SECONDS / 0.5  # of the averaged speed: about half a second
@@ -39,26 +44,6 @@ NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
 # What is sensed is multiplied by these before anybody sees it.
 SCALES = {"gravity": 1.0, "turning": 0.25, "joints": 1.0, "joint_speeds": 0.1}
 DIFFERENCES = {"friction": 0.4, "mass": 0.1, "strength": 0.1, "offset": 0.02}
-
-
-class Start(NamedTuple):
-    """What a reset decides: the row of the table of starts, and the rest of the world."""
-
-    row: Array  # (...,) int32
-    command: Array
-    push: Push
-    domain: Domain
-
-
-class Outcome(NamedTuple):
-    """What a step of control leads to."""
-
-    episode: Episode
-    obs: Observation
-    reward: Array
-    terminated: Array
-    truncated: Array
-    info: Info
 
 
 @dataclass(frozen=True)
@@ -93,20 +78,12 @@ class Task:
         for name in list(changes):
             if name in weights:
                 weights[name] = changes.pop(name)
-        numbers = {
-            "command": self.command,
-            "still": self.still,
-            "push_force": self.push_force,
-            "push_steps": self.push_steps,
-            "push_pause": self.push_pause,
-            "noise": 0.0,
-            "randomise": 0.0,
-            "horizon": self.horizon,
-        }
+        names = [rule.name for rule in fields(Rules) if rule.name != "weights"]
+        numbers = {name: getattr(self, name, 0.0) for name in names}  # without noise, all alike
         for name in changes:
             if name not in numbers:
-                known = [*numbers, *weights]
-                raise ValueError(f"{self.name} has no option {name!r}; {suggest(name, known)}")
+                hint = suggest(name, [*numbers, *weights])
+                raise ValueError(f"{self.name} has no option {name!r}; {hint}")
         numbers |= changes
         whole = {"push_steps", "push_pause", "horizon"}
         return Rules(
@@ -131,13 +108,15 @@ class Task:
 
     # An episode --------------------------------------------------------------------------------
 
-    def begin(self, xp: Any, robot: Robot, rules: Rules, num_starts: int, uniform: Array) -> Start:
-        """Decides how an episode begins, from uniform numbers (..., reset_draws)."""
-        u = uniform
+    def begin(
+        self, xp: Any, robot: Robot, rules: Rules, starts: Starts, uniform: Array
+    ) -> tuple[RobotState, TimeStep]:
+        """New episodes from uniform numbers (..., reset_draws), seen without noise."""
+        u, num_starts = uniform, len(starts.phase)
         row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1)
         low, high = rules.command[..., 0], rules.command[..., 1]
         command = xp.where(u[..., 1] < rules.still, 0.0, low + (high - low) * u[..., 2])
-        push = _draw_push(xp, rules, xp.zeros_like(row), u[..., 3:6])
+        command = command.astype(np.float32)
 
         def factor(name: str, number: Array) -> Array:
             return 1.0 + rules.randomise * DIFFERENCES[name] * (2.0 * number - 1.0)
@@ -149,23 +128,30 @@ class Task:
             offset=rules.randomise * DIFFERENCES["offset"] * (2.0 * u[..., 10:] - 1.0),
             late=(u[..., 9] < 0.5) & (rules.randomise > 0.0),
         )
-        return Start(row, command.astype(np.float32), push, domain)
-
-    def first(
-        self, xp: Any, robot: Robot, start: Start, reading: Reading, phase: Array
-    ) -> tuple[Episode, Observation]:
-        """The first moment of an episode, seen without noise."""
-        joints = reading.qpos[..., robot.joint_qpos]
+        start: Starts = jax.tree.map(lambda x: x[row], starts)
+        reading = start.physics.reading
         episode = Episode(
-            step=xp.zeros_like(start.row),
-            phase=phase,
-            command=start.command,
-            speed=start.command,
-            action=xp.zeros_like(joints),
-            feet=_feet(xp, robot, reading),
-            push=start.push,
+            step=xp.zeros_like(row),
+            phase=start.phase,
+            command=command,
+            speed=command,
+            action=xp.zeros_like(reading.qpos[..., robot.joint_qpos]),
+            feet=feet(xp, robot, reading),
+            push=_draw_push(xp, rules, xp.zeros_like(row), u[..., 3:6]),
         )
-        return episode, self.look(xp, robot, episode, start.domain, reading)
+        obs = self.look(xp, robot, episode, domain, reading)
+        no, zero = xp.zeros_like(row, bool), xp.zeros_like(command)
+        info = Info(
+            reading=reading,
+            terms=xp.zeros((*zero.shape, len(self.terms)), np.float32),
+            command=command,
+            velocity=zero,
+            height=reading.qpos[..., 2],
+            contact=xp.ones((*zero.shape, 2), bool),
+            fell=no,
+            diverged=no,
+        )
+        return RobotState(start.physics, episode, domain), TimeStep(obs, zero, no, no, obs, info)
 
     def drive(
         self, xp: Any, robot: Robot, rules: Rules, episode: Episode, domain: Domain, action: Array
@@ -192,7 +178,7 @@ class Task:
         reading: Reading,
         diverged: Array,
         uniform: Array,
-    ) -> Outcome:
+    ) -> tuple[Episode, TimeStep]:
         """Judges a step of control from what was read after it and what was done.
 
         `action` is as `drive` clipped it; where the simulation `diverged`, `reading` is that of
@@ -215,13 +201,12 @@ class Task:
             start=xp.where(over, again.start, episode.push.start),
             force=xp.where(over[..., None], again.force, episode.push.force),
         )
-        after = Episode(
+        after = episode.replace(
             step=step,
             phase=phase,
-            command=episode.command,
             speed=facts.speed,
             action=action,
-            feet=_feet(xp, robot, reading),
+            feet=feet(xp, robot, reading),
             push=push,
         )
         noise = rules.noise * (2.0 * uniform[..., 3:] - 1.0)
@@ -237,7 +222,7 @@ class Task:
             diverged=diverged,
         )
         truncated = (step >= rules.horizon) & ~fell
-        return Outcome(after, obs, reward.astype(np.float32), fell, truncated, info)
+        return after, TimeStep(obs, reward.astype(np.float32), fell, truncated, obs, info)
 
     # Seeing ------------------------------------------------------------------------------------
 
@@ -326,38 +311,22 @@ def _draw_push(xp: Any, rules: Rules, step: Array, uniform: Array) -> Push:
     return Push((step + pause).astype(np.int32), force.astype(np.float32))
 
 
-def _feet(xp: Any, robot: Robot, reading: Reading) -> Array:
-    left, right = robot.foot_position
-    return xp.stack([reading.sensors[..., left], reading.sensors[..., right]], axis=-2)
-
-
 def _facts(
     xp: Any, robot: Robot, episode: Episode, reading: Reading, action: Array, target: Array | None
 ) -> rewards.Facts:
-    quaternion = reading.sensors[..., robot.orientation]
-    down = xp.broadcast_to(np.array([0.0, 0.0, -1.0], np.float32), (*quaternion.shape[:-1], 3))
-    heading = rotation.yaw(xp, quaternion)
-    cos, sin = xp.cos(heading), xp.sin(heading)
-    vx, vy = reading.qvel[..., 0], reading.qvel[..., 1]
-    velocity = xp.stack([cos * vx + sin * vy, cos * vy - sin * vx], axis=-1)
+    parts = sensed(xp, robot, reading)
+    velocity, touch = parts.pop("velocity")[..., :2], parts.pop("touch")
     home = robot.home_joints.astype(np.float32)
-    feet = _feet(xp, robot, reading)
-    touch = xp.stack([reading.sensors[..., i] for i in robot.touch], axis=-1)
-    joints = reading.qpos[..., robot.joint_qpos] - home
+    moved = feet(xp, robot, reading) - episode.feet
     return rewards.Facts(
+        **parts,
         command=episode.command,
         velocity=velocity,
         speed=episode.speed + MEMORY * (velocity[..., 0] - episode.speed),
-        height=reading.qpos[..., 2] - np.float32(robot.home_height),
-        gravity=rotation.into_frame(xp, quaternion, down),
-        turning=reading.sensors[..., robot.gyro],
-        joints=joints,
-        joint_speeds=reading.qvel[..., robot.joint_qvel],
-        target=joints if target is None else target - home,
+        target=parts["joints"] if target is None else target - home,
         action=action,
         last_action=episode.action,
-        foot_height=feet[..., 2] - np.float32(robot.home_foot_height),
-        foot_velocity=(feet - episode.feet) / np.float32(CONTROL_SECONDS),
+        foot_velocity=moved / np.float32(CONTROL_SECONDS),
         contact=touch > TOUCH,
         phase=episode.phase,
         walking=episode.command > 0.0,

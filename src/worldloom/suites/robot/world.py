@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec, PureEnv
@@ -17,17 +16,9 @@ from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine, EngineName, make_engine
 from worldloom.suites.robot.model import Robot, biped, load
 from worldloom.suites.robot.task import Task, is_valid, task_named
-from worldloom.suites.robot.types import Domain, Episode, Info, Params, Physics, Starts
+from worldloom.suites.robot.types import Params, RobotState, Starts
 
 NUM_STARTS = 512
-
-
-class RobotState(struct.PyTreeNode):
-    """One world: the robot in its engine, the episode, and how this world differs."""
-
-    physics: Physics
-    episode: Episode
-    domain: Domain
 
 
 def make(**options: Any) -> PureEnv:
@@ -69,13 +60,17 @@ def world(
 
 @dataclass(frozen=True, eq=False)
 class RobotWorld:
-    """A robot, a task and an engine; written for many worlds at once."""
+    """A robot, a task and an engine; written for many worlds at once.
+
+    xp: jax.numpy, or numpy where the engine is a plain loop.
+    """
 
     robot: Robot
     task: Task
     engine: Engine
     params: Params
     randomised: bool = False
+    xp: Any = jnp
 
     @property
     def spec(self) -> EnvSpec:
@@ -108,24 +103,7 @@ class RobotWorld:
 
     def begin(self, uniform: Array, params: Params) -> tuple[RobotState, TimeStep]:
         """New episodes from uniform numbers (B, reset_draws)."""
-        rows = params.starts.phase.shape[0]
-        start = self.task.begin(jnp, self.robot, params.rules, rows, uniform)
-        chosen = start_tables.row(params.starts, start.row)
-        episode, obs = self.task.first(jnp, self.robot, start, chosen.physics.reading, chosen.phase)
-        state = RobotState(chosen.physics, episode, start.domain)
-        no = jnp.zeros_like(start.row, bool)
-        zero = jnp.zeros_like(start.command)
-        info = Info(
-            reading=chosen.physics.reading,
-            terms=jnp.zeros((*zero.shape, len(self.task.terms)), jnp.float32),
-            command=start.command,
-            velocity=zero,
-            height=chosen.physics.reading.qpos[..., 2],
-            contact=jnp.ones((*zero.shape, 2), bool),
-            fell=no,
-            diverged=no,
-        )
-        return state, TimeStep(obs, zero, no, no, obs, info)
+        return self.task.begin(self.xp, self.robot, params.rules, params.starts, uniform)
 
     def step_many(
         self, keys: Key, state: RobotState, action: Array, params: Params
@@ -137,33 +115,21 @@ class RobotWorld:
         self, state: RobotState, action: Array, uniform: Array, params: Params
     ) -> tuple[RobotState, TimeStep]:
         """One step of control in B worlds, from uniform numbers (B, step_draws)."""
-        action, target, force = self.task.drive(
-            jnp, self.robot, params.rules, state.episode, state.domain, action
-        )
-        domain = state.domain if self.randomised else None
-        moved = self.engine.step(state.physics, target, force, domain)
-        valid = is_valid(jnp, moved.reading)
+        task, robot, rules, xp = self.task, self.robot, params.rules, self.xp
+        episode, domain = state.episode, state.domain
+        action, target, force = task.drive(xp, robot, rules, episode, domain, action)
+        moved = self.engine.step(state.physics, target, force, domain if self.randomised else None)
+        valid = is_valid(xp, moved.reading)
         # What has diverged is taken back, and ends the episode.
         physics = jax.tree.map(
-            lambda new, old: jnp.where(valid.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            lambda new, old: xp.where(valid.reshape(-1, *[1] * (new.ndim - 1)), new, old),
             moved,
             state.physics,
         )
-        out = self.task.finish(
-            jnp,
-            self.robot,
-            params.rules,
-            state.episode,
-            state.domain,
-            action,
-            physics.reading,
-            ~valid,
-            uniform,
+        episode, timestep = task.finish(
+            xp, robot, rules, episode, domain, action, physics.reading, ~valid, uniform
         )
-        state = RobotState(physics, out.episode, state.domain)
-        return state, TimeStep(
-            out.obs, out.reward, out.terminated, out.truncated, out.obs, out.info
-        )
+        return RobotState(physics, episode, domain), timestep
 
     # One world ---------------------------------------------------------------------------------
 
