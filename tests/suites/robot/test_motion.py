@@ -14,7 +14,7 @@ from worldloom.suites.robot import features as gait_features
 from worldloom.suites.robot import gait, kinematics, motion
 from worldloom.suites.robot.engines import CEngine, LoopEngine
 from worldloom.suites.robot.model import biped
-from worldloom.suites.robot.starts import around_home, lowest
+from worldloom.suites.robot.starts import lowest
 from worldloom.suites.robot.types import Physics, Reading
 
 SPEED = 0.25
@@ -261,16 +261,6 @@ def test_starts_are_moments_of_the_motion_with_their_clock(robot, walk):
         data.qpos[:] = reading.qpos[i]
         mujoco.mj_kinematics(robot.model, data)
         assert abs(lowest(robot, data)) < 2e-4
-
-
-def test_a_share_of_the_starts_is_near_home(robot, walk):
-    engine = LoopEngine(robot)
-    starts = motion.starts_from(engine, walk, 20, seed=1, home=0.25)
-    home = around_home(engine, 5, 1)
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[:5], y), starts, home)
-    assert len(starts.phase) == 20
-    with pytest.raises(ValueError, match="home=2"):
-        motion.starts_from(engine, walk, 20, seed=1, home=2.0)
 
 
 # Features --------------------------------------------------------------------------------------

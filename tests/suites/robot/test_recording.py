@@ -36,7 +36,7 @@ def recorded(walking):
 
 def test_rows_are_what_the_world_came_to(walking, recorded):
     recording, observed = recorded
-    step, drive = jax.jit(walking.step_many), walking.task.drive
+    step = jax.jit(walking.step_many)
     reset_key, play_key = draws.split(jax.random.key(5))
     state, timestep = jax.jit(walking.reset_many)(reset_key[None], walking.params)
     again = []
@@ -44,9 +44,7 @@ def test_rows_are_what_the_world_came_to(walking, recorded):
     for t, key in enumerate(draws.split(play_key, 40)[:STEPS]):
         np.testing.assert_array_equal(observed[t], timestep.obs.state)
         action = act(timestep.obs)
-        rules = jax.tree.map(np.asarray, walking.params.rules)
-        before = jax.tree.map(np.asarray, (state.episode, state.domain))
-        _, target, _ = drive(np, walking.robot, rules, *before, action)
+        _, target, _ = walking.drive(walking.params.rules, state, action)
         state, timestep = step(key[None], state, action, walking.params)
         np.testing.assert_array_equal(recording.qpos[t], state.physics.reading.qpos[0])
         np.testing.assert_allclose(recording.target[t], target[0], atol=1e-7)

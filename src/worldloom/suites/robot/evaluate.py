@@ -129,7 +129,7 @@ class RobotEvaluator:
         if task.command != (0.0, 0.0):  # commands spread evenly over the episodes
             command = jnp.linspace(*COMMANDS, self.episodes, dtype=jnp.float32)
             state = state.replace(episode=state.episode.replace(command=command, speed=command))
-        obs = task.look(jnp, world.robot, state.episode, state.domain, state.physics.reading)
+        obs = world.look(state)
         totals = {
             **dict.fromkeys(("speed", "settled", "returns", "steps"), jnp.zeros(self.episodes)),
             "terms": jnp.zeros((self.episodes, len(task.terms))),

@@ -11,6 +11,7 @@ from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.types import Array, Reading
 
+TOUCH = 0.5  # N on a foot that count as a contact
 FIRM = 0.05  # of the weight on a foot: that counts as half a contact
 
 # What counts as a difference of 1, in rad, rad/s, m/s and m. A reference may hold its height to the

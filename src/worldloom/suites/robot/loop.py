@@ -44,15 +44,14 @@ class RobotLoop:
 
     def reset(self) -> tuple[LoopState, TimeStep]:
         """New episodes in all worlds."""
-        uniform = self.uniform(0, self.world.task.reset_draws(self.world.robot))
+        uniform = self.uniform(0, self.world.num_draws[0])
         state, timestep = self.world.begin(uniform, self.params)
         return LoopState(**vars(state), tick=np.int32(1)), timestep
 
     def step(self, state: LoopState, action: np.ndarray) -> tuple[LoopState, TimeStep]:
         """One step of control in every world; those that end start anew."""
-        task, robot = self.world.task, self.world.robot
-        count = task.step_draws(robot)
-        uniform = self.uniform(int(state.tick), count + task.reset_draws(robot))
+        reset_count, count = self.world.num_draws
+        uniform = self.uniform(int(state.tick), count + reset_count)
         new, timestep = self.world.advance(state, action, uniform[:, :count], self.params)
         done = np.asarray(timestep.terminated | timestep.truncated)
         if done.any():

@@ -18,9 +18,9 @@ from worldloom.core.files import atomic_path
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine
+from worldloom.suites.robot.features import TOUCH
 from worldloom.suites.robot.kinematics import GRAVITY, Cycle, rate, synthesise
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
-from worldloom.suites.robot.task import TOUCH
 from worldloom.suites.robot.types import Array, Reading, Starts
 
 SPEEDS = (0.15, 0.2, 0.25, 0.3)  # m/s
@@ -203,16 +203,10 @@ def load(path: str | Path, robot: Robot) -> Motion:
 # Starting in it --------------------------------------------------------------------------------
 
 
-def starts_from(engine: Engine, motion: Motion, count: int, seed: int, home: float = 0.0) -> Starts:
-    """`count` starts at random moments of a motion, a little astray, with the clock set to each.
-
-    A share `home` of them is near the home pose instead, at any time of the clock.
-    """
-    if not 0.0 <= home <= 1.0:
-        raise ValueError(f"home={home:g}; the share of starts near home must be in [0, 1]")
+def starts_from(engine: Engine, motion: Motion, count: int, seed: int) -> Starts:
+    """`count` starts at random moments of a motion, a little astray, with the clock set to each."""
     robot, random = engine.robot, np.random.default_rng(seed)
-    at_home = round(home * count)
-    rows = random.integers(0, len(motion), count - at_home)
+    rows = random.integers(0, len(motion), count)
     qpos = motion.reading.qpos[rows].astype(np.float64)
     qvel = motion.reading.qvel[rows].astype(np.float64)
     qpos[:, :2] = 0.0
@@ -220,8 +214,4 @@ def starts_from(engine: Engine, motion: Motion, count: int, seed: int, home: flo
     bend = random.normal(0.0, STRAY, (len(rows), robot.num_joints))
     joints = qpos[:, robot.joint_qpos] + bend
     qpos[:, robot.joint_qpos] = np.clip(joints, robot.lower, robot.upper)
-    moving = start_tables.table(engine, qpos, qvel, motion.phase[rows])
-    if not at_home:
-        return moving
-    still = start_tables.around_home(engine, at_home, seed)
-    return jax.tree.map(lambda *parts: np.concatenate(parts), still, moving)
+    return start_tables.table(engine, qpos, qvel, motion.phase[rows])

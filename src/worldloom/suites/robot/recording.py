@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core import draws
@@ -42,13 +41,11 @@ def record_episode(
     """
     if steps < 1:
         raise ValueError(f"record_episode: steps={steps}; record at least one")
-    params, robot = world.params, world.robot
+    params = world.params
 
     @jax.jit
     def advance(key: Any, state: Any, action: Any) -> Any:
-        _, target, _ = world.task.drive(
-            jnp, robot, params.rules, state.episode, state.domain, action
-        )
+        _, target, _ = world.drive(params.rules, state, action)
         state, timestep = world.step_many(key[None], state, action, params)
         info = timestep.info
         row = {
