@@ -193,7 +193,7 @@ def test_level_one_starts_where_the_other_levels_do():
     made = problem.make_problem(config)
     trainer = make_trainer(config, made)
     table = np.asarray(made.env.base.params.starts.physics.reading.qpos)
-    begun = trainer.run.worlds[0].physics.reading.qpos
+    begun = trainer.run.worlds.inner.physics.reading.qpos
     assert all((table == row).all(-1).any() for row in begun)
 
 
