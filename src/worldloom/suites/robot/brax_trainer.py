@@ -80,10 +80,13 @@ def network_factory(ppo: PPOConfig) -> Callable[..., Any]:
 
     The value sees what is privileged, where there is such a thing.
     """
-    orthogonal, hidden = jax.nn.initializers.orthogonal, {"scale": math.sqrt(2.0)}
+    orthogonal, hidden = jax.nn.initializers.orthogonal, math.sqrt(2.0)
 
     def make(sizes: Any, action_size: int, **options: Any) -> Any:
         apart = isinstance(sizes, Mapping) and "privileged_state" in sizes
+        for part in ("policy_network", "value_network", "mean"):
+            options[f"{part}_kernel_init_fn"] = orthogonal
+            options[f"{part}_kernel_init_kwargs"] = {"scale": 0.01 if part == "mean" else hidden}
         return networks.make_ppo_networks(
             sizes,
             action_size,
@@ -94,12 +97,6 @@ def network_factory(ppo: PPOConfig) -> Callable[..., Any]:
             distribution_type="normal",
             noise_std_type="log",
             init_noise_std=math.exp(ppo.initial_log_std),
-            policy_network_kernel_init_fn=orthogonal,
-            policy_network_kernel_init_kwargs=hidden,
-            value_network_kernel_init_fn=orthogonal,
-            value_network_kernel_init_kwargs=hidden,
-            mean_kernel_init_fn=orthogonal,
-            mean_kernel_init_kwargs={"scale": 0.01},
             **options,
         )
 
@@ -175,10 +172,9 @@ class BraxTrainer:
             restore_params=None if self._state is None else self._state.params,
         )
         self._state = BraxState(params, jnp.int32(first + iterations))
-        rate = learned.get("training/sps", 0.0)
-        if rate:  # Brax times its own training, from after the compilation of its first part
-            spent = time.perf_counter() - start
-            self.compile_seconds += max(spent - steps / rate, 0.0)
+        # Brax times its own training, from after the compilation of its first part.
+        if rate := learned.get("training/sps", 0.0):
+            self.compile_seconds += max(time.perf_counter() - start - steps / rate, 0.0)
         finite = all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(params))
         return as_metrics(learned, ended, self.steps_per_iteration, finite)
 
@@ -186,11 +182,9 @@ class BraxTrainer:
 
     @functools.cached_property
     def _networks(self) -> Any:
-        make = self.options["network_factory"]
-        normalise = running_statistics.normalize
-        return make(
-            self.env.observation_size, self.env.action_size, preprocess_observations_fn=normalise
-        )
+        sizes = self.env.observation_size, self.env.action_size
+        options = {"preprocess_observations_fn": running_statistics.normalize}
+        return self.options["network_factory"](*sizes, **options)
 
     def _initial(self, key: Key) -> BraxState:
         sizes = self.env.observation_size
