@@ -127,21 +127,21 @@ class BraxTrainer:
         brax_ppo.check_sizes(*(self.options[name] for name in sizes))
         self.steps_per_iteration = config.num_worlds * config.hyper.unroll_length
         self.compile_seconds = 0.0
-        self._state: BraxState | None = None
+        # At first for its shapes alone: Brax makes its own when it starts.
+        zeros: Any = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.template())
+        self._state: BraxState = zeros
 
     @property
     def iteration(self) -> int:
-        return 0 if self._state is None else int(self._state.iteration)
+        return int(self._state.iteration)
 
     def agents(self) -> PyTree:
-        return self.state().params
+        return self._state.params
 
     def template(self) -> BraxState:
         return jax.eval_shape(lambda: self._initial(jax.random.key(0)))
 
     def state(self) -> BraxState:
-        if self._state is None:  # for its shapes: Brax makes its own when it starts
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.template())
         return self._state
 
     def load(self, state: BraxState) -> None:
@@ -169,7 +169,7 @@ class BraxTrainer:
             run_evals=False,
             log_training_metrics=True,
             progress_fn=progress,
-            restore_params=None if self._state is None else self._state.params,
+            restore_params=self._state.params if first else None,
         )
         self._state = BraxState(params, jnp.int32(first + iterations))
         # Brax times its own training, from after the compilation of its first part.
@@ -228,7 +228,6 @@ def as_metrics(learned: Row, ended: list[Row], steps: int, finite: bool) -> Metr
 
     names = {
         "loss": "total_loss",
-        "policy_loss": "policy_loss",
         "value_loss": "v_loss",
         "entropy": "entropy_loss",
         "kl": "kl_mean",

@@ -69,15 +69,8 @@ def leg_joints(robot: Robot) -> list[int]:
     return legs or list(range(robot.num_joints))
 
 
-def layout(robot: Robot) -> tuple[tuple[str, int], ...]:
-    """What `features` holds, in order: names and how many numbers each."""
-    n = len(leg_joints(robot))
-    sizes = (n, n, 3, 3, 1, 3, 2, 2)
-    return tuple(zip(SCALES, sizes, strict=True))
-
-
 def features(xp: Any, robot: Robot, reading: Reading) -> Array:
-    """(..., F) float32 of a reading (...), in the order of `layout` and the units of `SCALES`.
+    """(..., F) float32 of a reading (...), in the order and the units of `SCALES`.
 
     Where the robot is and where it faces leave no trace. A contact is soft, 0 to 1: a threshold
     would be a cliff for a discriminator to stand on.

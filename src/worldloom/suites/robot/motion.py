@@ -18,7 +18,7 @@ from worldloom.core.files import atomic_path
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine
-from worldloom.suites.robot.features import TOUCH
+from worldloom.suites.robot.features import TOUCH, feet
 from worldloom.suites.robot.kinematics import GRAVITY, Cycle, rate, synthesise
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
 from worldloom.suites.robot.types import Array, Reading, Starts
@@ -156,8 +156,8 @@ def faults(robot: Robot, motion: Motion) -> list[str]:
 
 def slipping(robot: Robot, motion: Motion) -> float:
     """The mean speed of feet that touch the ground before and after a step, m/s."""
-    feet = np.stack([motion.reading.sensors[:, place] for place in robot.foot_position], axis=1)
-    moved = np.linalg.norm(np.diff(feet[..., :2], axis=0), axis=-1) / CONTROL_SECONDS
+    places = feet(np, robot, motion.reading)[..., :2]
+    moved = np.linalg.norm(np.diff(places, axis=0), axis=-1) / CONTROL_SECONDS
     touching = motion.contact[1:] & motion.contact[:-1]
     return float(moved[touching].mean()) if touching.any() else 0.0
 

@@ -20,13 +20,12 @@ from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, TimeStep
 from worldloom.nn.networks import Networks
 from worldloom.suites.robot import motion
-from worldloom.suites.robot.engines import CEngine, MjxEngine
+from worldloom.suites.robot.engines import CEngine, MjxEngine, digest
 from worldloom.suites.robot.evaluate import RobotEvaluator
 from worldloom.suites.robot.features import features
 from worldloom.suites.robot.film import Pictures
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.suite import SUITE, RobotRules, RobotSettings
-from worldloom.suites.robot.traced import digest
 from worldloom.suites.robot.types import Info
 from worldloom.suites.robot.world import RobotWorld
 from worldloom.suites.robot.world import world as make_world
