@@ -40,5 +40,5 @@ def main(frames: Path, width: int, height: int, base_body: int, base_height: flo
 
 
 if __name__ == "__main__":
-    path, *sizes, tall = sys.argv[1:]
-    main(Path(path), *map(int, sizes), float(tall))
+    path, wide, high, body, tall = sys.argv[1:]
+    main(Path(path), int(wide), int(high), int(body), float(tall))

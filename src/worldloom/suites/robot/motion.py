@@ -174,7 +174,8 @@ def fingerprint(robot: Robot) -> str:
 
 def save(path: str | Path, robot: Robot, motion: Motion) -> None:
     """Writes an .npz, whole or not at all."""
-    arrays = vars(motion) | vars(motion.reading) | {"robot": np.array(fingerprint(robot))}
+    arrays: dict[str, Any] = vars(motion) | vars(motion.reading)
+    arrays["robot"] = np.array(fingerprint(robot))
     del arrays["reading"]
     with atomic_path(path) as draft, draft.open("wb") as file:
         np.savez_compressed(file, **arrays)

@@ -189,7 +189,7 @@ def _make_trainer(config: TrainConfig, problem: Problem) -> Any:
 
     agent = config.algorithm.make(config.hyper, problem.env.spec, problem.networks)
     options = {"outcomes": problem.outcomes, "seed": config.seed}
-    loop = PythonLoop(problem.env, agent, config.num_worlds, **options)
+    loop: Any = PythonLoop(problem.env, agent, config.num_worlds, **options)
     return Trainer(loop, ((),), seed=config.seed, repeat=loop)
 
 

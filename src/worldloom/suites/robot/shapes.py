@@ -74,8 +74,11 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
         offset = [data.xmat[shape.body].reshape(3, 3) @ shape.position for shape in shapes]
         centres = data.xpos[[shape.body for shape in shapes]] + offset
         rows.append([centres, turned, data.xpos.copy(), data.xquat.copy()])
-    moved = [np.stack(x) for x in zip(*rows, strict=True)]
-    return MovingShapes(tuple(shapes), *moved, moved[2][:, robot.base_body], robot.home_height)
+    centres, turned, places, quaternions = (np.stack(x) for x in zip(*rows, strict=True))
+    base = places[:, robot.base_body]
+    return MovingShapes(
+        tuple(shapes), centres, turned, places, quaternions, base, robot.home_height
+    )
 
 
 def _rgba(model: Any, geom: int) -> np.ndarray:
