@@ -51,6 +51,7 @@ def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
     heading = yaw(xp, quaternion)
     cos, sin = xp.cos(heading), xp.sin(heading)
     vx, vy, vz = (reading.qvel[..., i] for i in range(3))
+    places = feet(xp, robot, reading)
     return {
         "joints": reading.qpos[..., robot.joint_qpos] - robot.home_joints.astype(np.float32),
         "joint_speeds": reading.qvel[..., robot.joint_qvel],
@@ -58,7 +59,8 @@ def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
         "turning": sensors[..., robot.gyro],
         "height": reading.qpos[..., 2] - np.float32(robot.home_height),
         "gravity": into_frame(xp, quaternion, down),
-        "foot_height": feet(xp, robot, reading)[..., 2] - np.float32(robot.home_foot_height),
+        "feet": places,
+        "foot_height": places[..., 2] - np.float32(robot.home_foot_height),
         "touch": xp.stack([sensors[..., i] for i in robot.touch], axis=-1),
     }
 

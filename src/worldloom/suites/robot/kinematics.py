@@ -57,14 +57,12 @@ def legs_of(robot: Robot) -> tuple[Leg, Leg]:
 
 def _check_build(robot: Robot, legs: list[Leg]) -> None:
     """Our formulas must put the feet where the engine does."""
-    engine, model = mujoco(), robot.model
-    data = engine.MjData(model)
-    data.qpos[:] = robot.home
-    data.qpos[:7] = [0, 0, 0, 1, 0, 0, 0]
+    data, joints = mujoco().MjData(robot.model), robot.home_joints
     goal = [leg.hip + np.array([0.03, 0.02, -0.95 * (leg.thigh + leg.shank)]) for leg in legs]
     for leg, ankle in zip(legs, goal, strict=True):
-        data.qpos[robot.joint_qpos[list(leg.joints)]] = leg_angles(leg, ankle)
-    engine.mj_kinematics(model, data)
+        joints[list(leg.joints)] = leg_angles(leg, ankle)
+    _pose(robot, data, np.zeros(3), joints)
+    mujoco().mj_kinematics(robot.model, data)
     feet = [data.xpos[foot] for foot in robot.foot_bodies]
     level = [data.xmat[foot][8] > 1 - 1e-6 for foot in robot.foot_bodies]
     if not (np.allclose(feet, goal, atol=1e-6) and all(level)):

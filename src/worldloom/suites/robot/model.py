@@ -79,11 +79,15 @@ class Robot:
     @cached_property
     def home_foot_height(self) -> float:
         """Of the feet's position sensors, in the home pose."""
-        engine = mujoco()
-        data = engine.MjData(self.model)
+        return float(min(self._at_home.sensordata[place][2] for place in self.foot_position))
+
+    @cached_property
+    def _at_home(self) -> Any:
+        """MuJoCo's data of the home pose."""
+        data = mujoco().MjData(self.model)
         data.qpos[:] = self.home
-        engine.mj_forward(self.model, data)
-        return float(min(data.sensordata[place][2] for place in self.foot_position))
+        mujoco().mj_forward(self.model, data)
+        return data
 
     @cached_property
     def sideways(self) -> np.ndarray:
@@ -91,10 +95,7 @@ class Robot:
 
         It needs those between base and feet that turn about the axis from side to side.
         """
-        engine, model = mujoco(), self.model
-        data = engine.MjData(model)
-        data.qpos[:] = self.home
-        engine.mj_kinematics(model, data)
+        model, data = self.model, self._at_home
         legs = set()  # the bodies between the base, which is not among them, and the feet
         for body in self.foot_bodies:
             while body not in (0, self.base_body):

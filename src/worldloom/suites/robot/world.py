@@ -310,11 +310,10 @@ class RobotWorld:
     def _facts(
         self, episode: Episode, reading: Reading, action: Array, target: Array | None
     ) -> Facts:
-        xp, robot = self.xp, self.robot
-        parts = sensed(xp, robot, reading)
+        robot, parts = self.robot, sensed(self.xp, self.robot, reading)
         velocity, touch = parts.pop("velocity")[..., :2], parts.pop("touch")
         home = robot.home_joints.astype(np.float32)
-        moved = feet(xp, robot, reading) - episode.feet
+        moved = parts.pop("feet") - episode.feet
         return Facts(
             **parts,
             command=episode.command,
