@@ -17,7 +17,7 @@ from worldloom.nn.normaliser import observe
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.training.loops.on_policy import OnPolicyLoop, learned_well
 from worldloom.training.loops.summary import episode_summary
-from worldloom.training.programs import Jitted
+from worldloom.training.trainer import Jitted
 
 
 def _stacked(trees: list[PyTree]) -> Any:
