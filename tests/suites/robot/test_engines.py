@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from worldloom.suites.robot.engines import CEngine, LoopEngine, MjxEngine
+from worldloom.suites.robot.features import feet
+from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.model import biped
 from worldloom.suites.robot.starts import around_home
-from worldloom.suites.robot.task import TASKS, is_valid
-from worldloom.suites.robot.types import Domain, Reading
+from worldloom.suites.robot.types import Domain, Physics, Reading
+from worldloom.suites.robot.world import is_valid, world
 
 WORLDS, STEPS = 5, 50
 
@@ -186,15 +188,15 @@ def test_mjx_stays_with_c_for_a_second_of_stance_in_float32(robot, truth, mjx):
 @pytest.mark.slow
 def test_mjx_and_c_lead_to_the_same_observations_rewards_and_ends(robot, truth, mjx):
     """What the task makes of each engine's readings, at the same moments of the same worlds."""
-    task, random = TASKS["walk"], np.random.default_rng(0)
+    env = RobotLoop(world(task="walk", physics="c", randomise=1.0, noise=1.0), WORLDS).world
+    random, rules = np.random.default_rng(0), env.params.rules
     lead, (nq, nv) = (STEPS - 1, WORLDS), (robot.model.nq, robot.model.nv)
-    rules = task.rules(randomise=1.0, noise=1.0)
     phase, *noise = (
         random.random((*lead, *size), np.float32)
-        for size in ((), (task.reset_draws(robot),), (task.step_draws(robot),))
+        for size in ((), *((count,) for count in env.num_draws))
     )
     action = random.uniform(-1.0, 1.0, (*lead, robot.num_joints)).astype(np.float32)
-    start = task.begin(np, robot, rules, 8, noise[0])
+    start, _ = env.begin(noise[0], env.params)
 
     def judged(full, sensors):
         qpos, qvel, _ = np.split(full.astype(np.float32), [nq, nq + nv], axis=-1)
@@ -202,9 +204,10 @@ def test_mjx_and_c_lead_to_the_same_observations_rewards_and_ends(robot, truth, 
         before, after = (
             jax.tree.map(lambda x, i=i: x[i], reading) for i in (slice(0, -1), slice(1, None))
         )
-        episode, _ = task.first(np, robot, start, before, phase)
-        lost = ~is_valid(np, after)
-        return task.finish(np, robot, rules, episode, start.domain, action, after, lost, noise[1])
+        episode = start.episode.replace(phase=phase, feet=feet(np, robot, before))
+        state = start.replace(episode=episode, physics=Physics(None, after))
+        driven = env.drive(rules, state, action)
+        return env.finish(rules, state, driven, ~is_valid(np, after), noise[1])[1]
 
     ours, theirs = judged(*truth), judged(*mjx)
     np.testing.assert_allclose(theirs.obs.state, ours.obs.state, atol=2e-4)

@@ -14,10 +14,11 @@ from worldloom.suites.robot import features as gait_features
 from worldloom.suites.robot import gait, kinematics, motion
 from worldloom.suites.robot.engines import CEngine, LoopEngine
 from worldloom.suites.robot.model import biped
-from worldloom.suites.robot.starts import around_home, lowest
+from worldloom.suites.robot.starts import lowest
 from worldloom.suites.robot.types import Physics, Reading
 
 SPEED = 0.25
+SIZES = dict(zip(gait_features.SCALES, (10, 10, 3, 3, 1, 3, 2, 2), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -263,23 +264,13 @@ def test_starts_are_moments_of_the_motion_with_their_clock(robot, walk):
         assert abs(lowest(robot, data)) < 2e-4
 
 
-def test_a_share_of_the_starts_is_near_home(robot, walk):
-    engine = LoopEngine(robot)
-    starts = motion.starts_from(engine, walk, 20, seed=1, home=0.25)
-    home = around_home(engine, 5, 1)
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[:5], y), starts, home)
-    assert len(starts.phase) == 20
-    with pytest.raises(ValueError, match="home=2"):
-        motion.starts_from(engine, walk, 20, seed=1, home=2.0)
-
-
 # Features --------------------------------------------------------------------------------------
 
 
 def test_compiled_features_are_those_of_numpy(robot, walks, see):
     plain = gait_features.features(np, robot, walks.reading)
     assert plain.dtype == np.float32
-    assert plain.shape == (len(walks), sum(size for _, size in gait_features.layout(robot)))
+    assert plain.shape == (len(walks), sum(SIZES.values()))
     np.testing.assert_allclose(see(walks.reading), plain, atol=1e-5)
 
 
@@ -334,12 +325,12 @@ def test_features_are_read_from_the_named_places(robot):
     reading = Reading(qpos, np.zeros(robot.model.nv, np.float32), sensors)
 
     def part(reading, name):
-        ends = np.cumsum([0, *(size for _, size in gait_features.layout(robot))])
-        index = [n for n, _ in gait_features.layout(robot)].index(name)
+        ends = np.cumsum([0, *SIZES.values()])
+        index = list(SIZES).index(name)
         both = gait_features.features(np, robot, reading)[ends[index] : ends[index + 1]]
         return both * gait_features.SCALES[name]
 
-    quiet = {name: part(reading, name) for name, _ in gait_features.layout(robot)}
+    quiet = {name: part(reading, name) for name in SIZES}
     np.testing.assert_allclose(quiet.pop("gravity"), [0, 0, -1], atol=1e-6)
     for name, values in quiet.items():
         np.testing.assert_allclose(values, 0.0, atol=1e-6, err_msg=name)
@@ -358,14 +349,14 @@ def test_features_are_read_from_the_named_places(robot):
 def test_a_gait_is_at_no_distance_from_itself_and_far_from_another(robot, walk, cycle):
     def distance(other):
         return gait_features.gait_distance(
-            robot, walk.reading, walk.phase, other.reading, other.phase
+            *(gait_features.profile(robot, gait.reading, gait.phase) for gait in (walk, other))
         )
 
     assert distance(walk) == 0.0
     again = motion.realise(robot, cycle, seed=11)
     rows = np.random.default_rng(0).choice(len(again), len(again))
     resampled = jax.tree.map(lambda x: x[rows], again)
-    other = motion.realise(robot, kinematics.cpg(robot, SPEED), cycles=4)
+    other = walk.replace(phase=(walk.phase + 0.2) % 1.0)
     assert distance(resampled) < 0.03
     assert distance(other) > 3 * distance(resampled)
     # A shift of one joint by 0.1 rad is 0.1 / sqrt(10) over ten joints.
@@ -377,14 +368,7 @@ def test_a_gait_is_at_no_distance_from_itself_and_far_from_another(robot, walk, 
 
 def test_gaits_that_share_no_phase_cannot_be_compared(robot, walk):
     early, late = walk.phase < 0.3, walk.phase > 0.6
-    one, two = (jax.tree.map(lambda x, i=i: x[i], walk) for i in (early, late))
+    parts = (jax.tree.map(lambda x, i=i: x[i], walk) for i in (early, late))
+    profiles = [gait_features.profile(robot, part.reading, part.phase) for part in parts]
     with pytest.raises(ValueError, match="no phase"):
-        gait_features.gait_distance(robot, one.reading, one.phase, two.reading, two.phase)
-
-
-def test_the_legs_of_the_pattern_generator_are_half_a_cycle_apart(robot):
-    cycle = kinematics.cpg(robot, SPEED)
-    left, right = (cycle.joints[:, list(leg)] for leg in robot.legs)
-    half = len(left) // 2
-    np.testing.assert_allclose(np.roll(left[:, 1:4], -half, 0), right[:, 1:4], atol=1e-9)
-    assert np.ptp(left[:, 1]) > 0.1
+        gait_features.gait_distance(*profiles)

@@ -84,9 +84,7 @@ def episode(walking, learner):
     def one(carry, key):
         state, obs = carry
         action = ppo.act(learned, obs, key, explore=0.0)[0]
-        _, target, _ = walking.task.drive(
-            jnp, walking.robot, walking.params.rules, state.episode, state.domain, action
-        )
+        _, target, _ = walking.drive(walking.params.rules, state, action)
         reading = state.physics.reading
         state, timestep = walking.step_many(key[None], state, action, walking.params)
         return (state, timestep.obs), (reading, target, action, obs.state, timestep.terminated)

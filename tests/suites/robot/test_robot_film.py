@@ -13,9 +13,9 @@ from PIL import Image
 
 from worldloom.suites.robot import film as robot_film
 from worldloom.suites.robot.drawing import drawings, smooth
-from worldloom.suites.robot.film import GIF_SIZE, SIZE, film, frame_rows
+from worldloom.suites.robot.film import GIF_SIZE, SIZE, film
 from worldloom.suites.robot.model import biped, load
-from worldloom.suites.robot.shapes import Shape, moving_shapes, outline, rotations
+from worldloom.suites.robot.shapes import Shape, moving_shapes, outline
 
 BLUE, ORANGE = (41, 120, 181), (230, 115, 33)  # the robot's left and right
 
@@ -51,9 +51,9 @@ def test_shapes_are_where_mujoco_has_its_geoms(robot, swaying):
     mujoco.mj_kinematics(robot.model, data)
     shown = [g for g in range(robot.model.ngeom) if robot.model.geom(g).name != "floor"]
     assert len(moving.shapes) == len(shown)
-    centres, turned = moving.poses(17)
-    np.testing.assert_allclose(centres, data.geom_xpos[shown], atol=1e-9)
-    np.testing.assert_allclose(turned.reshape(-1, 9), data.geom_xmat[shown], atol=1e-9)
+    np.testing.assert_allclose(moving.centres[17], data.geom_xpos[shown], atol=1e-9)
+    turned = moving.rotations[17].reshape(-1, 9)
+    np.testing.assert_allclose(turned, data.geom_xmat[shown], atol=1e-9)
     np.testing.assert_array_equal(moving.base, moving.positions[:, robot.base_body])
 
 
@@ -76,8 +76,7 @@ def test_an_outline_reaches_exactly_as_far_as_its_shape(kind):
     random = np.random.default_rng(1)
     half = {"sphere": [0.1] * 3, "capsule": [0.03, 0.03, 0.1], "cylinder": [0.05, 0.05, 0.02]}
     size = np.array(half.get(kind, [0.03, 0.08, 0.05]))
-    quaternion = random.normal(size=4)
-    turned = rotations(quaternion)
+    turned, _ = np.linalg.qr(random.normal(size=(3, 3)))
     view = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     shape = Shape(kind, size, (1.0, 0.0, 0.0), 0, np.zeros(3), np.array([1.0, 0, 0, 0]))
     edge = outline(shape, turned, view)
@@ -85,13 +84,6 @@ def test_an_outline_reaches_exactly_as_far_as_its_shape(kind):
     angles = np.linspace(0, 2 * np.pi, 37)
     directions = np.stack([np.cos(angles), np.sin(angles)])
     np.testing.assert_allclose((edge @ directions).max(0), (points @ directions).max(0), rtol=6e-3)
-
-
-def test_rotations_are_those_of_mujoco():
-    for quaternion in np.random.default_rng(0).normal(size=(5, 4)):
-        expected = np.zeros(9)
-        mujoco.mju_quat2Mat(expected, quaternion / np.linalg.norm(quaternion))
-        np.testing.assert_allclose(rotations(quaternion).ravel(), expected, atol=1e-12)
 
 
 def test_meshes_and_hidden_geoms_of_other_robots(tmp_path, robot):
@@ -157,21 +149,13 @@ def test_a_camera_path_is_as_long_as_what_it_follows():
 # Films -----------------------------------------------------------------------------------------
 
 
-def test_a_second_of_film_is_a_second():
-    assert frame_rows(50, 25) == list(range(0, 50, 2))
-    assert frame_rows(50, 50) == list(range(50))
-    assert frame_rows(1, 25) == [0]
-    assert len(frame_rows(1000, 30)) == 600
-    assert max(frame_rows(7, 30)) <= 6
-
-
 @pytest.fixture(scope="module")
 def drawn(robot, swaying, tmp_path_factory):
     path = tmp_path_factory.mktemp("films") / "walk"
-    return film(robot, swaying, path, captions="0.20 m/s", look="drawing")
+    return film(robot, swaying, path, look="drawing")
 
 
-def test_a_gif_has_every_second_frame_and_moves(drawn):
+def test_a_gif_has_every_second_frame_of_the_film_and_moves(drawn):
     assert drawn.gif.name == "walk.gif"
     with Image.open(drawn.gif) as gif:
         assert (gif.n_frames, gif.size) == (8, GIF_SIZE)
@@ -179,19 +163,6 @@ def test_a_gif_has_every_second_frame_and_moves(drawn):
         first = np.asarray(gif.convert("RGB"))
         gif.seek(7)
         assert (np.asarray(gif.convert("RGB")) != first).any()
-
-
-def test_a_caption_is_written_on_the_film(robot, swaying, tmp_path):
-    plain, lettered = (
-        film(robot, swaying[:2], tmp_path / name, captions=text, look="drawing").gif
-        for name, text in (("plain", ""), ("lettered", ["one", "two"]))
-    )
-    with Image.open(plain) as a, Image.open(lettered) as b:
-        before, after = (np.asarray(image.convert("RGB"), int) for image in (a, b))
-    changed = np.abs(after - before).max(axis=-1) > 30  # more than another palette does
-    corner = changed[: GIF_SIZE[1] // 10, : GIF_SIZE[0] // 3]
-    assert corner.sum() > 20
-    assert changed.sum() - corner.sum() < 10
 
 
 def test_an_mp4_holds_all_frames(drawn):
@@ -213,7 +184,7 @@ def test_mujoco_renders_where_it_can(robot, swaying, tmp_path):
         done = film(robot, swaying[:4], tmp_path / "rendered", look="mujoco")
     except ValueError as why:
         pytest.skip(str(why))
-    assert done.drawn_by == "mujoco"
+    assert not any("drawn" in note for note in done.notes)
     with Image.open(done.gif) as gif:
         assert close_to(gif, ORANGE, 60).sum() > 200
 
@@ -221,9 +192,8 @@ def test_mujoco_renders_where_it_can(robot, swaying, tmp_path):
 def test_without_graphics_it_is_drawn_and_says_why(robot, swaying, tmp_path, monkeypatch):
     monkeypatch.setattr(robot_film, "_GRAPHICS", ("nonsense",))
     done = film(robot, swaying[:2], tmp_path / "film")
-    assert done.drawn_by == "drawing"
     assert done.gif.is_file()
-    assert "drawn without MuJoCo's renderer: nonsense: no frame 0" in done.notes[0]
+    assert "drawn without MuJoCo's renderer: nonsense: " in done.notes[0]
     with pytest.raises(ValueError, match="MuJoCo's renderer does not work here: nonsense"):
         film(robot, swaying[:2], tmp_path / "never", look="mujoco")
     assert not (tmp_path / "never.gif").exists()
@@ -242,7 +212,7 @@ def test_an_encoder_that_fails_leaves_no_half_a_film(robot, swaying, tmp_path, m
     broken.write_text("#!/bin/sh\necho no such codec >&2\nexit 3\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     out = tmp_path / "out"
-    for path, why in ((broken, "no such codec"), (tmp_path / "nothing", "does not run")):
+    for path, why in ((broken, "no such codec"), (tmp_path / "nothing", "No such file")):
         monkeypatch.setattr(robot_film, "encoder", lambda path=path: str(path))
         done = film(robot, swaying[:2], out / "film", look="drawing")
         assert done.mp4 is None
@@ -254,10 +224,6 @@ def test_nonsense_is_refused(robot, swaying, tmp_path):
     path = tmp_path / "film"
     with pytest.raises(ValueError, match="look='draw'"):
         film(robot, swaying, path, look="draw")
-    with pytest.raises(ValueError, match="fps=100"):
-        film(robot, swaying, path, fps=100)
-    with pytest.raises(ValueError, match="1 captions for 30 frames"):
-        film(robot, swaying, path, captions=["once"])
     with pytest.raises(ValueError, match=r"described by 20 numbers a frame.*\(30, 3\)"):
         film(robot, swaying[:, :3], path, look="drawing")
     spoilt = swaying.copy()

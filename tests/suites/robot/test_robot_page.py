@@ -207,12 +207,11 @@ def test_shapes_are_where_they_are_in_python(view, robot, recording):
     moving = moving_shapes(robot, recording.qpos)
     for t in (0, 33):
         poses = view.evaluate(f"() => shapePoses(record, {t} * record.seconds + 1e-9)")
-        centres, turned = moving.poses(t)
-        np.testing.assert_allclose([pose["place"] for pose in poses], centres, atol=2e-5)
+        np.testing.assert_allclose([pose["place"] for pose in poses], moving.centres[t], atol=2e-5)
         columns = np.array([pose["turned"] for pose in poses]).reshape(-1, 3, 3)
-        np.testing.assert_allclose(columns.transpose(0, 2, 1), turned, atol=5e-5)
+        np.testing.assert_allclose(columns.transpose(0, 2, 1), moving.rotations[t], atol=5e-5)
     between = view.evaluate("() => shapePoses(record, 20.5 * record.seconds)[0].place")
-    middle = (moving.poses(20)[0][0] + moving.poses(21)[0][0]) / 2
+    middle = moving.centres[20:22, 0].mean(0)
     np.testing.assert_allclose(between, middle, atol=1e-4)
 
 

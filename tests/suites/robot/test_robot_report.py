@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from worldloom import suites
+from worldloom.suites.robot.film import Pictures
 from worldloom.suites.robot.page import write_report
-from worldloom.suites.robot.pictures import Pictures
 from worldloom.training import run as runs
 from worldloom.training.config import make_config
 

@@ -7,7 +7,7 @@ import pytest
 
 from worldloom.core import draws
 from worldloom.core.transforms import autoreset_batch
-from worldloom.suites.robot import gait, rotation
+from worldloom.suites.robot import features, gait
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.task import TASKS, task_named
 from worldloom.suites.robot.types import Physics
@@ -31,18 +31,18 @@ def test_both_libraries_and_engines_tell_the_same_story(both):
     random = np.random.default_rng(0)
     params = env.default_params()
     advance = jax.jit(env.advance)
-    reset = random.random((WORLDS, loop.task.reset_draws(loop.robot)), np.float32)
+    reset = random.random((WORLDS, env.num_draws[0]), np.float32)
     state, first = jax.jit(env.begin)(reset, params)
-    slow = loop.begin(reset)
-    np.testing.assert_allclose(first.obs.state, loop._observe(slow).state, atol=1e-6)
+    slow, looped = loop.world.begin(reset, loop.params)
+    np.testing.assert_allclose(first.obs.state, looped.obs.state, atol=1e-6)
     for _ in range(35):
-        uniform = random.random((WORLDS, loop.task.step_draws(loop.robot)), np.float32)
-        action = random.uniform(-1.2, 1.2, (WORLDS, loop.robot.num_joints)).astype(np.float32)
+        uniform = random.random((WORLDS, env.num_draws[1]), np.float32)
+        action = random.uniform(-1.2, 1.2, (WORLDS, env.robot.num_joints)).astype(np.float32)
         state, fast = advance(state, action, uniform, params)
-        slow, looped = loop.advance(slow, action, uniform)
+        slow, looped = loop.world.advance(slow, action, uniform, loop.params)
         full = env.engine.unpack(state.physics.full)
         np.testing.assert_allclose(
-            full, loop.engine.unpack(slow.physics.full), rtol=1e-4, atol=1e-4
+            full, loop.world.engine.unpack(slow.physics.full), rtol=1e-4, atol=1e-4
         )
         # Targets may differ in their last bit, and flailing robots make much of that.
         slow = slow.replace(physics=slow.physics.replace(full=np.asarray(state.physics.full)))
@@ -104,8 +104,8 @@ def test_the_loop_ends_what_diverges_too(value):
     full = state.physics.full.copy()
     full[1, 22] = np.array([value]).view(np.uint32)
     state = state.replace(physics=state.physics.replace(full=full))
-    noise = loop.uniform(1, loop.task.step_draws(loop.robot))
-    _, looped = loop.advance(state, np.zeros((2, 13), np.float32), noise)
+    noise = loop.uniform(1, loop.world.num_draws[1])
+    _, looped = loop.world.advance(state, np.zeros((2, 13), np.float32), noise, loop.params)
     np.testing.assert_array_equal(looped.info.diverged, [False, True])
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((looped.obs, looped.reward)))
 
@@ -115,7 +115,7 @@ def test_actions_beyond_the_limits_and_nan_are_clipped(walk):
     state, _ = walk.reset(jax.random.key(0), walk.params)
     wild = np.full(robot.num_joints, 7.0, np.float32)
     wild[0] = np.nan
-    action, target, _ = walk.task.drive(np, robot, rules, state.episode, state.domain, wild)
+    action, target, _ = walk.drive(rules, state, wild)
     assert action[0] == 0.0
     assert (action[1:] == 1.0).all()
     assert (target <= robot.upper.astype(np.float32)).all()
@@ -124,9 +124,8 @@ def test_actions_beyond_the_limits_and_nan_are_clipped(walk):
 def test_a_late_world_hears_the_action_before(walk):
     state, _ = walk.reset(jax.random.key(0), walk.params)
     one = np.full(13, 0.5, np.float32)
-    episode = jax.tree.map(np.asarray, state.episode).replace(action=np.zeros(13, np.float32))
-    late = jax.tree.map(np.asarray, state.domain).replace(late=np.asarray(True))
-    target = walk.task.drive(np, walk.robot, walk.params.rules, episode, late, one)[1]
+    late = state.replace(domain=state.domain.replace(late=jnp.asarray(True)))
+    target = walk.drive(walk.params.rules, late, one)[1]
     np.testing.assert_allclose(target, walk.robot.home_joints, atol=1e-6)
 
 
@@ -190,10 +189,10 @@ def test_vectors_turn_as_mujoco_turns_them():
         mujoco.mju_negQuat(back, quaternion)
         expected = np.zeros(3)
         mujoco.mju_rotVecQuat(expected, vector, back)
-        np.testing.assert_allclose(rotation.into_frame(np, quaternion, vector), expected)
+        np.testing.assert_allclose(features.into_frame(np, quaternion, vector), expected)
 
 
 def test_yaw_is_the_angle_about_the_vertical():
     for angle in (-3.0, -0.5, 0.0, 1.2, 3.1):
         quaternion = np.array([np.cos(angle / 2), 0, 0, np.sin(angle / 2)])
-        assert rotation.yaw(np, quaternion) == pytest.approx(angle)
+        assert features.yaw(np, quaternion) == pytest.approx(angle)

@@ -193,7 +193,7 @@ def test_level_one_starts_where_the_other_levels_do():
     made = problem.make_problem(config)
     trainer = make_trainer(config, made)
     table = np.asarray(made.env.base.params.starts.physics.reading.qpos)
-    begun = trainer.run.worlds[0].physics.reading.qpos
+    begun = trainer.run.worlds.inner.physics.reading.qpos
     assert all((table == row).all(-1).any() for row in begun)
 
 
@@ -344,7 +344,7 @@ def test_a_run_does_not_go_on_with_a_robot_that_was_edited(own, suffix, contents
 @pytest.fixture
 def recorded(own, tmp_path):
     """Settings that name a motion of the user's robot, and the motion."""
-    played = motion.realise(biped(), kinematics.cpg(biped(), 0.25), cycles=1)
+    played = motion.realise(biped(), kinematics.synthesise(biped(), 0.25), cycles=1)
     motion.save(tmp_path / "walk.npz", own.problem.env.base.robot, played)
     return changed(own.config, level=4, motion=str(tmp_path / "walk.npz")), played
 

@@ -30,10 +30,7 @@ class BraxWildRobotWrapper(BraxEnv):
     """
 
     def __init__(
-        self,
-        env_cfg: Any = None,
-        params: PyTree = None,
-        metrics: Metrics | None = None,
+        self, env_cfg: Any = None, params: PyTree = None, metrics: Metrics | None = None
     ) -> None:
         options = getattr(env_cfg or {}, "items", None)
         env = as_pure(env_cfg) if options is None else make(**dict(options()))

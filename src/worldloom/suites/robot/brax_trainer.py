@@ -80,10 +80,13 @@ def network_factory(ppo: PPOConfig) -> Callable[..., Any]:
 
     The value sees what is privileged, where there is such a thing.
     """
-    orthogonal, hidden = jax.nn.initializers.orthogonal, {"scale": math.sqrt(2.0)}
+    orthogonal, hidden = jax.nn.initializers.orthogonal, math.sqrt(2.0)
 
     def make(sizes: Any, action_size: int, **options: Any) -> Any:
         apart = isinstance(sizes, Mapping) and "privileged_state" in sizes
+        for part in ("policy_network", "value_network", "mean"):
+            options[f"{part}_kernel_init_fn"] = orthogonal
+            options[f"{part}_kernel_init_kwargs"] = {"scale": 0.01 if part == "mean" else hidden}
         return networks.make_ppo_networks(
             sizes,
             action_size,
@@ -94,12 +97,6 @@ def network_factory(ppo: PPOConfig) -> Callable[..., Any]:
             distribution_type="normal",
             noise_std_type="log",
             init_noise_std=math.exp(ppo.initial_log_std),
-            policy_network_kernel_init_fn=orthogonal,
-            policy_network_kernel_init_kwargs=hidden,
-            value_network_kernel_init_fn=orthogonal,
-            value_network_kernel_init_kwargs=hidden,
-            mean_kernel_init_fn=orthogonal,
-            mean_kernel_init_kwargs={"scale": 0.01},
             **options,
         )
 
@@ -130,21 +127,21 @@ class BraxTrainer:
         brax_ppo.check_sizes(*(self.options[name] for name in sizes))
         self.steps_per_iteration = config.num_worlds * config.hyper.unroll_length
         self.compile_seconds = 0.0
-        self._state: BraxState | None = None
+        # At first for its shapes alone: Brax makes its own when it starts.
+        zeros: Any = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.template())
+        self._state: BraxState = zeros
 
     @property
     def iteration(self) -> int:
-        return 0 if self._state is None else int(self._state.iteration)
+        return int(self._state.iteration)
 
     def agents(self) -> PyTree:
-        return self.state().params
+        return self._state.params
 
     def template(self) -> BraxState:
         return jax.eval_shape(lambda: self._initial(jax.random.key(0)))
 
     def state(self) -> BraxState:
-        if self._state is None:  # for its shapes: Brax makes its own when it starts
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.template())
         return self._state
 
     def load(self, state: BraxState) -> None:
@@ -172,13 +169,12 @@ class BraxTrainer:
             run_evals=False,
             log_training_metrics=True,
             progress_fn=progress,
-            restore_params=None if self._state is None else self._state.params,
+            restore_params=self._state.params if first else None,
         )
         self._state = BraxState(params, jnp.int32(first + iterations))
-        rate = learned.get("training/sps", 0.0)
-        if rate:  # Brax times its own training, from after the compilation of its first part
-            spent = time.perf_counter() - start
-            self.compile_seconds += max(spent - steps / rate, 0.0)
+        # Brax times its own training, from after the compilation of its first part.
+        if rate := learned.get("training/sps", 0.0):
+            self.compile_seconds += max(time.perf_counter() - start - steps / rate, 0.0)
         finite = all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(params))
         return as_metrics(learned, ended, self.steps_per_iteration, finite)
 
@@ -186,11 +182,9 @@ class BraxTrainer:
 
     @functools.cached_property
     def _networks(self) -> Any:
-        make = self.options["network_factory"]
-        normalise = running_statistics.normalize
-        return make(
-            self.env.observation_size, self.env.action_size, preprocess_observations_fn=normalise
-        )
+        sizes = self.env.observation_size, self.env.action_size
+        options = {"preprocess_observations_fn": running_statistics.normalize}
+        return self.options["network_factory"](*sizes, **options)
 
     def _initial(self, key: Key) -> BraxState:
         sizes = self.env.observation_size
@@ -234,7 +228,6 @@ def as_metrics(learned: Row, ended: list[Row], steps: int, finite: bool) -> Metr
 
     names = {
         "loss": "total_loss",
-        "policy_loss": "policy_loss",
         "value_loss": "v_loss",
         "entropy": "entropy_loss",
         "kl": "kl_mean",

@@ -1,7 +1,7 @@
 """A robot drawn without a graphics card: from the side, and small from the front."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,9 @@ INK: RGB = (72, 80, 94)
 _LIGHT = np.array([-0.35, 0.55])  # where it comes from, on the paper
 
 
-def drawings(motion: MovingShapes, size: tuple[int, int], rows: list[int]) -> Iterator["Picture"]:
+def drawings(
+    motion: MovingShapes, size: tuple[int, int], rows: Iterable[int]
+) -> Iterator["Picture"]:
     """A picture (width, height) of each of the frames `rows`."""
     camera = smooth(motion.base[:, 0])
     for frame in rows:
@@ -39,7 +41,7 @@ def smooth(path: np.ndarray, width: int = 25) -> np.ndarray:
 
 
 def _draw(motion: MovingShapes, frame: int, camera: float, size: tuple[int, int]) -> "Picture":
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     width, height = (number * SUPERSAMPLING for number in size)
     image = Image.new("RGB", (width, height), PAPER)
@@ -51,17 +53,10 @@ def _draw(motion: MovingShapes, frame: int, camera: float, size: tuple[int, int]
     small = _Paper(card, 0.42 * pixels, (0.5 * card.width, 0.88 * card.height))
     small.line(mix(GROUND, INK, 0.3))
     small.robot(motion, frame, FRONT, float(motion.base[frame, 1]))
-    image.paste(card, (round(0.75 * width), round(0.05 * height)), _rounded(card))
+    corners = Image.new("L", card.size, 0)
+    ImageDraw.Draw(corners).rounded_rectangle((0, 0, *card.size), 0.06 * card.height, 255)
+    image.paste(card, (round(0.75 * width), round(0.05 * height)), corners)
     return image.resize(size, Image.Resampling.BOX)
-
-
-def _rounded(card: "Picture") -> "Picture":
-    """A mask that rounds the corners."""
-    from PIL import Image, ImageDraw
-
-    mask = Image.new("L", card.size, 0)
-    ImageDraw.Draw(mask).rounded_rectangle((0, 0, *card.size), 0.06 * card.height, 255)
-    return mask
 
 
 class _Paper:
@@ -79,8 +74,10 @@ class _Paper:
 
     def floor(self, camera: float) -> None:
         """The ground, with a tick every 0.1 m and a number every 0.5 m."""
+        from PIL import ImageFont
+
         width, height = self._image.size
-        y = self._origin[1]
+        y, font = self._origin[1], ImageFont.load_default(0.038 * height)
         self._draw.rectangle((0, y, width, height), GROUND)
         self._draw.line((0, y, width, y), mix(GROUND, INK, 0.45), round(0.006 * height))
         left = camera - self._origin[0] / self._pixels
@@ -93,12 +90,8 @@ class _Paper:
             self._draw.line((x, y, x, y + length), ink, max(1, round(0.004 * height)))
             if named:
                 text = f"{step / 10:g} m".replace("-", "\u2212")
-                self.text(text, (x, y + 0.075 * height), 0.038 * height, mix(GROUND, INK, 0.85))
-
-    def text(self, text: str, place: tuple[float, float], size: float, ink: RGB) -> None:
-        from PIL import ImageFont
-
-        self._draw.text(place, text, ink, ImageFont.load_default(size), anchor="mm")
+                place, ink = (x, y + 0.075 * height), mix(GROUND, INK, 0.85)
+                self._draw.text(place, text, ink, font, anchor="mm")
 
     def line(self, ink: RGB) -> None:
         """A plain floor, the middle of the width."""
@@ -108,15 +101,14 @@ class _Paper:
     def robot(self, motion: MovingShapes, frame: int, view: np.ndarray, camera: float) -> None:
         """All shapes, the far ones first and a little paler."""
         away = np.cross(view[0], view[1])  # towards us
-        centres, rotations = motion.poses(frame)
+        centres, rotations = motion.centres[frame], motion.rotations[frame]
         self._shadow(centres @ view[0] - camera)
         depth = centres @ away
         reach = max(float(np.ptp(depth)), 1e-6)
         for i in np.argsort(depth, kind="stable"):
             shape = motion.shapes[i]
-            red, green, blue = (round(255 * min(max(part, 0.0), 1.0)) for part in shape.color)
             behind = 0.30 * (depth.max() - depth[i]) / reach
-            color = mix((red, green, blue), PAPER, float(behind))
+            color = mix(shape.rgb, PAPER, float(behind))
             place = view @ centres[i] - [camera, 0.0]
             edge = outline(shape, rotations[i], view)
             self._draw.polygon(self._at(place + edge), darker(color, 0.42))
@@ -130,11 +122,8 @@ class _Paper:
             self._draw.polygon(self._at(place + shine), lighter(color, 0.14))
 
     def _shadow(self, along: np.ndarray) -> None:
-        low, high = float(along.min()), float(along.max())
-        (left, top), (right, bottom) = self._at(
-            np.array([[low - 0.02, 0.007], [high + 0.02, -0.012]])
-        )
-        self._draw.ellipse((left, top, right, bottom), mix(GROUND, INK, 0.22))
+        corners = np.array([[along.min() - 0.02, 0.007], [along.max() + 0.02, -0.012]])
+        self._draw.ellipse(self._at(corners), mix(GROUND, INK, 0.22))
 
 
 def _inset(edge: np.ndarray, by: float) -> np.ndarray:

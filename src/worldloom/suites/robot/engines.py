@@ -7,45 +7,52 @@ that many calls are the same as one long simulation, to the bit.
 """
 
 import copy
+import hashlib
 import inspect
 import os
 import sys
 import threading
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cached_property
 from importlib import metadata
-from typing import Any, Literal, Protocol, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.custom_batching import custom_vmap
 
+from worldloom.core.files import write_bytes
 from worldloom.core.names import suggest
+from worldloom.core.types import PyTree
 from worldloom.suites.robot.model import Robot, mujoco
-from worldloom.suites.robot.traced import digest, kept
 from worldloom.suites.robot.types import Array, Domain, Physics, Reading
 
 EngineName = Literal["auto", "c", "mjx", "numpy"]
+TRACED_FOLDER = "worldloom-traced"  # in the compilation cache
 
 
-class Engine(Protocol):
-    """Moves robots."""
+class Engine:
+    """Moves robots. States are kept as bits of float64, unless an engine has another form."""
 
-    @property
-    def robot(self) -> Robot: ...
+    def __init__(self, robot: Robot):
+        self.robot = robot
+        self._fields = _Fields(robot)
 
     def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> Any:
         """`Physics.full` of N states, float64 (N, ...), in numpy."""
-        ...
+        return _as_bits(np.concatenate([qpos, qvel, warmstart], axis=-1).astype(np.float64))
 
     def unpack(self, full: Any) -> np.ndarray:
         """qpos, qvel and warm start side by side, float64 (N, nq + 2 nv)."""
-        ...
+        return _as_doubles(np.asarray(full))
 
-    def step(
-        self, physics: Physics, target: Array, force: Array, domain: Domain | None
-    ) -> Physics: ...
+    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+        """One step of control in B worlds."""
+        raise NotImplementedError
 
 
 def make_engine(name: EngineName, robot: Robot, threads: int | None = None) -> Engine:
@@ -55,18 +62,12 @@ def make_engine(name: EngineName, robot: Robot, threads: int | None = None) -> E
         raise ValueError(f"there is no physics={name!r}; {suggest(str(name), known)}")
     if name == "auto":
         name = "c" if jax.default_backend() == "cpu" else "mjx"
-    if name == "mjx":
-        return MjxEngine(robot)
-    if name == "numpy":
-        return LoopEngine(robot)
-    return CEngine(robot, threads)
+    if name == "c":
+        return CEngine(robot, threads)
+    return MjxEngine(robot) if name == "mjx" else LoopEngine(robot)
 
 
 # States as numbers -----------------------------------------------------------------------------
-
-
-def _side_by_side(qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
-    return np.concatenate([qpos, qvel, warmstart], axis=-1).astype(np.float64)
 
 
 def _as_bits(rows: np.ndarray) -> np.ndarray:
@@ -98,10 +99,7 @@ class _Fields:
         friction = domain.friction[:, None, None]
         mass = domain.mass[:, None]
         strength = domain.strength[:, None, None]
-        bias = np.zeros_like(nominal["actuator_biasprm"], bool)
-        bias[:, 1] = True
-        gain = np.zeros_like(nominal["actuator_gainprm"], bool)
-        gain[:, 0] = True
+        gain, bias = (np.arange(nominal["actuator_gainprm"].shape[1]) == i for i in (0, 1))
         return {
             "geom_friction": nominal["geom_friction"] * friction,
             "body_mass": nominal["body_mass"] * mass,
@@ -114,7 +112,7 @@ class _Fields:
 # MuJoCo C --------------------------------------------------------------------------------------
 
 
-class CEngine:
+class CEngine(Engine):
     """MuJoCo's C engine on a pool of threads, called from inside of compiled programs.
 
     The same at any number of threads, and the same as `LoopEngine`, to the bit. On several devices
@@ -125,9 +123,8 @@ class CEngine:
         cores = os.cpu_count() or 1
         if threads is not None and threads < 1:
             raise ValueError(f"threads={threads}; it must be at least 1")
-        self.robot = robot
+        super().__init__(robot)
         self.threads = threads or max(1, cores // jax.local_device_count())
-        self._fields = _Fields(robot)
         self._idle: dict[tuple[int, bool], list[Any]] = {}
         self._lock = threading.Lock()
 
@@ -148,12 +145,6 @@ class CEngine:
             with self._lock:
                 self._idle[key].append(batch)
 
-    def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
-        return _as_bits(_side_by_side(qpos, qvel, warmstart))
-
-    def unpack(self, full: Any) -> np.ndarray:
-        return _as_doubles(np.asarray(full))
-
     def _advance(
         self, full: np.ndarray, target: np.ndarray, force: np.ndarray, domain: Domain | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -167,8 +158,9 @@ class CEngine:
             batch.ctrl[:] = target.reshape(len(rows), -1)
             batch.xfrc_applied[:, robot.base_body, :2] = force.reshape(len(rows), -1)
             if domain is not None:
-                flat = jax.tree.map(lambda x: _flat(x, len(rows)), domain)
-                for name, values in self._fields.of(np, flat).items():
+                flat = (np.asarray(x) for x in jax.tree.leaves(domain))
+                merged = Domain(*(x.reshape(len(rows), *x.shape[len(lead) :]) for x in flat))
+                for name, values in self._fields.of(np, merged).items():
                     batch.expand(name)[:] = values
             sensors = batch.bind("sensordata")
             batch.step(nstep=robot.substeps)
@@ -208,32 +200,19 @@ def _pieces(x: Array) -> list[Array]:
     return [x[i : i + rows] for i in range(0, x.shape[0], rows)]
 
 
-def _flat(x: Any, rows: int) -> np.ndarray:
-    x = np.asarray(x)
-    return x.reshape(rows, -1) if x.size != rows else x.reshape(rows)
-
-
 # MuJoCo in a plain loop ------------------------------------------------------------------------
 
 
-class LoopEngine:
+class LoopEngine(Engine):
     """`mj_step`, one world after the other, in numpy: slow, obvious, and what the others must be.
 
     Works on numpy arrays outside of jit.
     """
 
     def __init__(self, robot: Robot):
-        engine = mujoco()
-        self.robot = robot
+        super().__init__(robot)
         self._model = copy.copy(robot.model)  # its fields are written to
-        self._data = engine.MjData(self._model)
-        self._fields = _Fields(robot)
-
-    def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
-        return _as_bits(_side_by_side(qpos, qvel, warmstart))
-
-    def unpack(self, full: Any) -> np.ndarray:
-        return _as_doubles(np.asarray(full))
+        self._data = mujoco().MjData(self._model)
 
     def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
         engine, model, data = mujoco(), self._model, self._data
@@ -259,12 +238,8 @@ class LoopEngine:
 # MJX -------------------------------------------------------------------------------------------
 
 
-class MjxEngine:
+class MjxEngine(Engine):
     """MuJoCo written in JAX: no call leaves the program, any device, float32 (float64 with x64)."""
-
-    def __init__(self, robot: Robot):
-        self.robot = robot
-        self._fields = _Fields(robot)
 
     @cached_property
     def _mjx(self) -> Any:
@@ -289,7 +264,7 @@ class MjxEngine:
             return self._mjx.make_data(self.robot.model)
 
     def pack(self, qpos: np.ndarray, qvel: np.ndarray, warmstart: np.ndarray) -> np.ndarray:
-        return _side_by_side(qpos, qvel, warmstart).astype(jnp.zeros(()).dtype)
+        return np.concatenate([qpos, qvel, warmstart], axis=-1).astype(jnp.zeros(()).dtype)
 
     def unpack(self, full: Any) -> np.ndarray:
         return np.asarray(full, np.float64)
@@ -359,3 +334,49 @@ class MjxEngine:
         )
         data = self._mjx.step(model, data)
         return jnp.concatenate([data.qpos, data.qvel, data.qacc_warmstart]), data.sensordata
+
+
+# Programs that take long to trace ----------------------------------------------------------------
+
+
+def kept(function: Callable[..., PyTree], key: bytes, *args: PyTree) -> Callable[..., PyTree]:
+    """`function` for arguments like `args`, read from the cache if it was traced before.
+
+    JAX's compilation cache keeps what XLA makes of a program, not the program: MJX is Python that
+    takes seconds to run through before XLA is even asked. Where there is such a cache, the traced
+    program is kept beside what is compiled, as `jax.export` writes it.
+
+    key: all that the function depends on beside its arguments. What is returned cannot be mapped
+    or differentiated. On several devices, and without a cache, it is the function itself.
+    """
+    cache = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if not cache or jax.device_count() > 1:
+        return function
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
+    platform = jax.default_backend()
+    context = f"{jax.__version__} {platform} {jax.config.jax_enable_x64} {shapes}"  # pyright: ignore[reportAttributeAccessIssue]
+    name = hashlib.sha256(key + context.encode()).hexdigest()[:32]
+    path = Path(cache) / TRACED_FOLDER / name
+    try:
+        made = export.deserialize(bytearray(path.read_bytes()))
+    except Exception:  # not there, or no longer understood
+        structure = jax.tree.structure(shapes)
+
+        def flat(*leaves: Any) -> PyTree:  # what is exported knows no structs of ours
+            return function(*jax.tree.unflatten(structure, leaves))
+
+        made = export.export(jax.jit(flat), platforms=[platform])(*jax.tree.leaves(shapes))
+        with suppress(OSError):  # a cache that cannot be written to is no reason to stop
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, bytes(made.serialize()))
+    # Called as it will be when it is read: XLA must find the same program in its own cache.
+    return lambda *args: made.call(*jax.tree.leaves(args))
+
+
+def digest(*parts: Any) -> bytes:
+    """A hash of texts and bytes."""
+    sha256 = hashlib.sha256()
+    for part in parts:
+        sha256.update(part if isinstance(part, bytes) else str(part).encode())
+        sha256.update(b"\0")
+    return sha256.digest()

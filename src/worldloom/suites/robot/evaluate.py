@@ -16,11 +16,11 @@ import numpy as np
 
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.suites.robot.features import leg_joints, profile
+from worldloom.suites.robot.features import gait_distance, leg_joints, profile
 from worldloom.suites.robot.model import CONTROL_SECONDS
 from worldloom.suites.robot.motion import Motion
 from worldloom.suites.robot.types import Params
-from worldloom.suites.robot.world import RobotState, RobotWorld
+from worldloom.suites.robot.world import RobotWorld
 from worldloom.training.evaluate import EpisodeScores
 
 if TYPE_CHECKING:
@@ -49,11 +49,15 @@ class Rung:
     survived: float
     held: float  # by the robot that holds its home pose
 
+    @property
+    def milliseconds(self) -> int:
+        """How long the push lasts."""
+        return round(1000 * CONTROL_SECONDS * self.steps)
+
     def line(self) -> tuple[str, str]:
         """For people."""
-        milliseconds = round(1000 * CONTROL_SECONDS * self.steps)
         return (
-            f"pushed by {self.newtons:g} N for {milliseconds} ms",
+            f"pushed by {self.newtons:g} N for {self.milliseconds} ms",
             f"{self.survived:.0%} stay up; {self.held:.0%} if it only holds its pose",
         )
 
@@ -118,22 +122,16 @@ class RobotEvaluator:
     def _hold_home(self, agents: PyTree, obs: Any, key: Key, *, explore: float) -> Array:
         return jnp.zeros((obs.state.shape[0], self.world.robot.num_joints), jnp.float32)
 
-    def _with_commands(self, state: RobotState) -> RobotState:
-        """Commands spread evenly over the episodes, where the task has any."""
-        if self.world.task.command == (0.0, 0.0):
-            return state
-        command = jnp.linspace(*COMMANDS, self.episodes, dtype=jnp.float32)
-        return state.replace(episode=state.episode.replace(command=command, speed=command))
-
     def _played(self, act: Act, agents: PyTree, key: Key, params: Params) -> dict[str, Array]:
         world, task = self.world, self.world.task
         reset_key, play_key = jax.random.split(key)
         state, _ = self._worlds.reset(reset_key, params)
-        state = self._with_commands(state)
-        obs = task.look(jnp, world.robot, state.episode, state.domain, state.physics.reading)
-        zero = jnp.zeros(self.episodes)
+        if task.command != (0.0, 0.0):  # commands spread evenly over the episodes
+            command = jnp.linspace(*COMMANDS, self.episodes, dtype=jnp.float32)
+            state = state.replace(episode=state.episode.replace(command=command, speed=command))
+        obs = world.look(state)
         totals = {
-            **dict.fromkeys(("speed", "settled", "returns", "steps"), zero),
+            **dict.fromkeys(("speed", "settled", "returns", "steps"), jnp.zeros(self.episodes)),
             "terms": jnp.zeros((self.episodes, len(task.terms))),
             "angles": jnp.zeros((BINS, world.robot.num_joints)),
             "visits": jnp.zeros(BINS),
@@ -147,19 +145,19 @@ class RobotEvaluator:
             joints = after.info.reading.qpos[:, world.robot.joint_qpos]
             bins = jnp.arange(BINS) == jnp.floor(state.episode.phase * BINS)[:, None]
             bins = bins * counted[:, None]
-            totals = {
-                "angles": totals["angles"] + bins.T @ joints,
-                "visits": totals["visits"] + bins.sum(0),
-                "speed": totals["speed"] + counted * after.info.velocity,
-                "settled": totals["settled"] + counted,
-                "returns": totals["returns"] + alive * after.reward,
-                "steps": totals["steps"] + alive,
-                "terms": totals["terms"] + alive[:, None] * after.info.terms,
+            new = {
+                "angles": bins.T @ joints,
+                "visits": bins.sum(0),
+                "speed": counted * after.info.velocity,
+                "settled": counted,
+                "returns": alive * after.reward,
+                "steps": alive,
+                "terms": alive[:, None] * after.info.terms,
             }
+            totals = jax.tree.map(jnp.add, totals, new)
             return state, after.obs, alive * ~after.terminated, totals
 
-        alive = jnp.ones(self.episodes)
-        carry = (state, obs, alive, totals)
+        carry = (state, obs, jnp.ones(self.episodes), totals)
         _, _, alive, totals = jax.lax.fori_loop(0, params.rules.horizon, one, carry)
         return totals | {"alive": alive, "command": state.episode.command}
 
@@ -168,6 +166,10 @@ class RobotEvaluator:
         played = jax.tree.map(np.asarray, self._play(agents, key, self.world.params))
         steps = played["steps"]
         terms = played["terms"].sum(0) / steps.sum()
+        distance = None
+        if self._reference is not None and played["visits"].all():
+            mean = played["angles"] / played["visits"][:, None]
+            distance = gait_distance(mean[:, leg_joints(self.world.robot)], self._reference)
         return RobotEvaluation(
             command=played["command"],
             speed=played["speed"] / np.maximum(played["settled"], 1.0),
@@ -175,16 +177,9 @@ class RobotEvaluator:
             fell=played["alive"] == 0.0,
             returns=played["returns"],
             terms={n: float(x) for n, x in zip(self.world.task.terms, terms, strict=True)},
-            gait_distance=self._distance(played["angles"], played["visits"]),
+            gait_distance=distance,
             seconds=time.perf_counter() - start,
         )
-
-    def _distance(self, angles: np.ndarray, visits: np.ndarray) -> float | None:
-        if self._reference is None or not visits.all():
-            return None
-        mean = (angles / visits[:, None])[:, leg_joints(self.world.robot)]
-        # A reference from a file may leave out some phases of the clock.
-        return float(np.sqrt(np.nanmean(np.square(mean - self._reference))))
 
     def ladder(self, agents: PyTree, key: Key) -> tuple[Rung, ...]:
         """Pushes from small to large, for the robot and for one that holds its home pose."""

@@ -1,14 +1,17 @@
-"""What a gait looks like, in numbers: by one function for recorded motions and for policies."""
+"""What an engine's readings say, over either array library: of a robot, and of its gait.
+
+By the same functions for tasks, for recorded motions and for policies. Quaternions are w x y z.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from worldloom.suites.robot import rotation
 from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.types import Array, Reading
 
+TOUCH = 0.5  # N on a foot that count as a contact
 FIRM = 0.05  # of the weight on a foot: that counts as half a contact
 
 # What counts as a difference of 1, in rad, rad/s, m/s and m. A reference may hold its height to the
@@ -19,46 +22,66 @@ SCALES = {
 }  # fmt: skip
 
 
+def into_frame(xp: Any, quaternion: Array, vector: Array) -> Array:
+    """A vector (..., 3) of the world, seen from a frame that is turned by `quaternion` (..., 4)."""
+    w, axis = quaternion[..., :1], -quaternion[..., 1:]
+    across = 2.0 * xp.cross(axis, vector)
+    return vector + w * across + xp.cross(axis, across)
+
+
+def yaw(xp: Any, quaternion: Array) -> Array:
+    """The angle (...) about the vertical."""
+    w, x, y, z = (quaternion[..., i] for i in range(4))
+    return xp.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def feet(xp: Any, robot: Robot, reading: Reading) -> Array:
+    """Where the feet are, (..., 2, 3)."""
+    return xp.stack([reading.sensors[..., place] for place in robot.foot_position], axis=-2)
+
+
+def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
+    """Of a reading (...): velocity in the frame of the heading, (..., 3); turning and the direction
+    down in the frame of the base; joints from home; heights of base and soles above those at home;
+    the force on each foot, N.
+    """
+    sensors = reading.sensors
+    quaternion = sensors[..., robot.orientation]
+    down = xp.broadcast_to(np.array([0.0, 0.0, -1.0], np.float32), (*quaternion.shape[:-1], 3))
+    heading = yaw(xp, quaternion)
+    cos, sin = xp.cos(heading), xp.sin(heading)
+    vx, vy, vz = (reading.qvel[..., i] for i in range(3))
+    places = feet(xp, robot, reading)
+    return {
+        "joints": reading.qpos[..., robot.joint_qpos] - robot.home_joints.astype(np.float32),
+        "joint_speeds": reading.qvel[..., robot.joint_qvel],
+        "velocity": xp.stack([cos * vx + sin * vy, cos * vy - sin * vx, vz], axis=-1),
+        "turning": sensors[..., robot.gyro],
+        "height": reading.qpos[..., 2] - np.float32(robot.home_height),
+        "gravity": into_frame(xp, quaternion, down),
+        "feet": places,
+        "foot_height": places[..., 2] - np.float32(robot.home_foot_height),
+        "touch": xp.stack([sensors[..., i] for i in robot.touch], axis=-1),
+    }
+
+
 def leg_joints(robot: Robot) -> list[int]:
     """Places of the legs' joints among all; all joints, where legs are not told apart."""
     legs = [joint for leg in robot.legs for joint in leg]
     return legs or list(range(robot.num_joints))
 
 
-def layout(robot: Robot) -> tuple[tuple[str, int], ...]:
-    """What `features` holds, in order: names and how many numbers each."""
-    n = len(leg_joints(robot))
-    sizes = (n, n, 3, 3, 1, 3, 2, 2)
-    return tuple(zip(SCALES, sizes, strict=True))
-
-
 def features(xp: Any, robot: Robot, reading: Reading) -> Array:
-    """(..., F) float32 of a reading (...), in the order of `layout` and the units of `SCALES`.
+    """(..., F) float32 of a reading (...), in the order and the units of `SCALES`.
 
-    Angles of the legs from home; velocity in the frame of the heading, turning and the direction
-    down in the frame of the base; heights of base and soles above those at home. Where the robot
-    is and where it faces leave no trace. A contact is soft, 0 to 1: a threshold would be a cliff
-    for a discriminator to stand on.
+    Where the robot is and where it faces leave no trace. A contact is soft, 0 to 1: a threshold
+    would be a cliff for a discriminator to stand on.
     """
-    legs, sensors = leg_joints(robot), reading.sensors
-    quaternion = sensors[..., robot.orientation]
-    down = xp.broadcast_to(np.array([0.0, 0.0, -1.0], np.float32), (*quaternion.shape[:-1], 3))
-    heading = rotation.yaw(xp, quaternion)
-    cos, sin = xp.cos(heading), xp.sin(heading)
-    vx, vy, vz = (reading.qvel[..., i] for i in range(3))
-    touch = xp.stack([sensors[..., i] for i in robot.touch], axis=-1)
-    feet = xp.stack([sensors[..., place][..., 2] for place in robot.foot_position], axis=-1)
-    parts = {
-        "joints": reading.qpos[..., robot.joint_qpos[legs]]
-        - robot.home_joints[legs].astype(np.float32),
-        "joint_speeds": reading.qvel[..., robot.joint_qvel[legs]],
-        "velocity": xp.stack([cos * vx + sin * vy, cos * vy - sin * vx, vz], axis=-1),
-        "turning": sensors[..., robot.gyro],
-        "height": reading.qpos[..., 2:3] - np.float32(robot.home_height),
-        "gravity": rotation.into_frame(xp, quaternion, down),
-        "foot_height": feet - np.float32(robot.home_foot_height),
-        "contact": touch / (touch + np.float32(FIRM * robot.mass * GRAVITY)),
-    }
+    legs, parts = leg_joints(robot), sensed(xp, robot, reading)
+    parts |= {name: parts[name][..., legs] for name in ("joints", "joint_speeds")}
+    parts["height"] = parts["height"][..., None]
+    touch = parts["touch"]
+    parts["contact"] = touch / (touch + np.float32(FIRM * robot.mass * GRAVITY))
     scaled = [parts[name] / np.float32(scale) for name, scale in SCALES.items()]
     return xp.concatenate(scaled, axis=-1).astype(np.float32)
 
@@ -80,20 +103,13 @@ def profile(robot: Robot, reading: Reading, phase: Array, bins: int = 18) -> np.
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
-def gait_distance(
-    robot: Robot,
-    reading: Reading,
-    phase: Array,
-    other_reading: Reading,
-    other_phase: Array,
-    bins: int = 18,
-) -> float:
+def gait_distance(one: np.ndarray, other: np.ndarray) -> float:
     """How far apart two gaits are, rad: 0 for the same, and free of any learned judge.
 
-    The root of the mean square, over the legs' joints and the phases of the clock, of the gap
-    between their mean angles at that phase.
+    The root of the mean square, over the legs' joints and the phases of the clock that both
+    profiles (bins, joints) have, of the gap between their mean angles at that phase.
     """
-    gap = profile(robot, reading, phase, bins) - profile(robot, other_reading, other_phase, bins)
+    gap = one - other
     known = np.isfinite(gap)
     if not known.any():
         raise ValueError("gait_distance: the two gaits have no phase of the clock in common")

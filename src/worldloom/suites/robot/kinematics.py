@@ -57,14 +57,12 @@ def legs_of(robot: Robot) -> tuple[Leg, Leg]:
 
 def _check_build(robot: Robot, legs: list[Leg]) -> None:
     """Our formulas must put the feet where the engine does."""
-    engine, model = mujoco(), robot.model
-    data = engine.MjData(model)
-    data.qpos[:] = robot.home
-    data.qpos[:7] = [0, 0, 0, 1, 0, 0, 0]
+    data, joints = mujoco().MjData(robot.model), robot.home_joints
     goal = [leg.hip + np.array([0.03, 0.02, -0.95 * (leg.thigh + leg.shank)]) for leg in legs]
     for leg, ankle in zip(legs, goal, strict=True):
-        data.qpos[robot.joint_qpos[list(leg.joints)]] = leg_angles(leg, ankle)
-    engine.mj_kinematics(model, data)
+        joints[list(leg.joints)] = leg_angles(leg, ankle)
+    _pose(robot, data, np.zeros(3), joints)
+    mujoco().mj_kinematics(robot.model, data)
     feet = [data.xpos[foot] for foot in robot.foot_bodies]
     level = [data.xmat[foot][8] > 1 - 1e-6 for foot in robot.foot_bodies]
     if not (np.allclose(feet, goal, atol=1e-6) and all(level)):
@@ -212,30 +210,3 @@ def _torques(
             needed -= steps.load[i, side] * (move.T @ force + turn.T @ moment)
         torque[i] = needed[robot.joint_qvel]
     return torque
-
-
-# Without a model -------------------------------------------------------------------------------
-
-
-def cpg(robot: Robot, speed: float) -> Cycle:
-    """A walk of four sinusoids a leg (hip roll, hip pitch, knee, ankle pitch), half a cycle apart.
-
-    It knows nothing of balance or weight: something to compare with, and quick to make.
-    """
-    legs = legs_of(robot)
-    count = round(gait.PERIOD / robot.model.opt.timestep)
-    phase = np.arange(count) / count
-    joints = np.tile(robot.home_joints, (count, 1))
-    turns = 2.0 * math.pi * gait.foot_phases(np, phase)
-    mid_stance = math.pi * gait.STANCE
-    for side, leg in enumerate(legs):
-        roll, hip, knee, ankle, _ = leg.joints
-        along = turns[:, side] - mid_stance
-        reach = 0.5 * speed * gait.PERIOD * gait.STANCE / (leg.thigh + leg.shank)
-        bend = 0.25 * (1.0 - np.cos(along))  # most in the middle of the swing
-        joints[:, roll] += 0.05 * np.cos(turns[:, 0] - mid_stance)
-        joints[:, hip] += reach * np.sin(along) - 0.5 * bend
-        joints[:, knee] += bend
-        joints[:, ankle] -= reach * np.sin(along) + 0.5 * bend
-    base = np.tile(robot.home[:3], (count, 1))
-    return Cycle(speed, base, joints, np.clip(joints, robot.lower, robot.upper))

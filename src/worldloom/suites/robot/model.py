@@ -79,11 +79,15 @@ class Robot:
     @cached_property
     def home_foot_height(self) -> float:
         """Of the feet's position sensors, in the home pose."""
-        engine = mujoco()
-        data = engine.MjData(self.model)
+        return float(min(self._at_home.sensordata[place][2] for place in self.foot_position))
+
+    @cached_property
+    def _at_home(self) -> Any:
+        """MuJoCo's data of the home pose."""
+        data = mujoco().MjData(self.model)
         data.qpos[:] = self.home
-        engine.mj_forward(self.model, data)
-        return float(min(data.sensordata[place][2] for place in self.foot_position))
+        mujoco().mj_forward(self.model, data)
+        return data
 
     @cached_property
     def sideways(self) -> np.ndarray:
@@ -91,15 +95,16 @@ class Robot:
 
         It needs those between base and feet that turn about the axis from side to side.
         """
-        engine, model = mujoco(), self.model
-        data = engine.MjData(model)
-        data.qpos[:] = self.home
-        engine.mj_kinematics(model, data)
-        left, right = (_up_to(model, self.base_body, foot) for foot in self.foot_bodies)
+        model, data = self.model, self._at_home
+        legs = set()  # the bodies between the base, which is not among them, and the feet
+        for body in self.foot_bodies:
+            while body not in (0, self.base_body):
+                legs.add(body)
+                body = int(model.body_parentid[body])
         acted = model.actuator_trnid[:, 0]
         across = data.xmat[self.base_body].reshape(3, 3)[:, 1]
         pitch = np.abs(data.xaxis[acted] @ across) > math.cos(math.pi / 4)
-        in_leg = np.isin(model.jnt_bodyid[acted], [*left, *right])
+        in_leg = np.isin(model.jnt_bodyid[acted], list(legs))
         return (~(pitch & in_leg)).astype(np.float32)
 
     @cached_property
@@ -172,10 +177,10 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
     """Everything that keeps this model from being trained with, in words; empty if nothing does."""
     engine = mujoco()
     kinds = {
-        "body": engine.mjtObj.mjOBJ_BODY,
-        "sensor": engine.mjtObj.mjOBJ_SENSOR,
-        "keyframe": engine.mjtObj.mjOBJ_KEY,
-        "joint": engine.mjtObj.mjOBJ_JOINT,
+        "body": (model.body, model.nbody),
+        "sensor": (model.sensor, model.nsensor),
+        "keyframe": (model.key, model.nkey),
+        "joint": (model.joint, model.njnt),
     }
     problems: list[str] = []
 
@@ -183,10 +188,10 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
         if not isinstance(name, str):
             problems.append(f"the mapping names no {role} (a {kind})")
             return None
-        number = engine.mj_name2id(model, kinds[kind], name)
-        if number >= 0:
-            return number
-        known = _names(model, kind)
+        one, count = kinds[kind]
+        known = {one(i).name: i for i in range(count) if one(i).name}
+        if name in known:
+            return known[name]
         hint = suggest(name, known) if known else f"the model has no {kind}"
         problems.append(f"there is no {kind} {name!r} for {role}; {hint}")
         return None
@@ -200,9 +205,10 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
             )
 
     base = find("body", names.get("base"), "base")
-    if base is not None and not _carried(model, base):
+    root = -1 if base is None else model.body_jntadr[base]
+    if base is not None and (root < 0 or model.jnt_type[root] != engine.mjtJoint.mjJNT_FREE):
         problems.append(f"body {names['base']!r} has no free joint, so it cannot fall")
-    elif base is not None and model.jnt_qposadr[model.body_jntadr[base]] != 0:
+    elif base is not None and model.jnt_qposadr[root] != 0:
         problems.append(
             f"the free joint of body {names['base']!r} is not the model's first joint; put that "
             "body first in the worldbody"
@@ -233,22 +239,17 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
     if model.nu == 0:
         problems.append("the model has no actuators")
     for i in range(model.nu):
-        joint = model.actuator_trnid[i, 0]
-        hinge = model.actuator_trntype[i] == engine.mjtTrn.mjTRN_JOINT and (
-            model.jnt_type[joint] == engine.mjtJoint.mjJNT_HINGE
-        )
-        servo = model.actuator_gainprm[i, 0] > 0 and (
-            model.actuator_biasprm[i, 1] == -model.actuator_gainprm[i, 0]
-        )
+        joint, gain = model.actuator_trnid[i, 0], model.actuator_gainprm[i, 0]
+        by_joint = model.actuator_trntype[i] == engine.mjtTrn.mjTRN_JOINT
+        hinge = by_joint and model.jnt_type[joint] == engine.mjtJoint.mjJNT_HINGE
+        servo = gain > 0 and model.actuator_biasprm[i, 1] == -gain
+        named = f"actuator {model.actuator(i).name!r}"
         if not (hinge and servo and model.actuator_ctrllimited[i]):
-            problems.append(
-                f"actuator {model.actuator(i).name!r} is not a position servo of one hinge with a "
-                "control range"
-            )
+            problems.append(f"{named} is not a position servo of one hinge with a control range")
         if model.actuator_actnum[i] > 0:
             problems.append(
-                f"actuator {model.actuator(i).name!r} has a state of its own, which no engine here "
-                "keeps; leave out its time constant or other dynamics"
+                f"{named} has a state of its own, which no engine here keeps; leave out its time "
+                "constant or other dynamics"
             )
     if model.nhistory > 0:
         problems.append(
@@ -267,29 +268,9 @@ def _mapping_of(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _names(model: Any, kind: str) -> list[str]:
-    count = {"body": "nbody", "sensor": "nsensor", "keyframe": "nkey", "joint": "njnt"}[kind]
-    one = getattr(model, kind if kind != "keyframe" else "key")
-    return [name for i in range(getattr(model, count)) if (name := one(i).name)]
-
-
-def _up_to(model: Any, base: int, body: int) -> set[int]:
-    """The bodies from `body` on that hang between it and `base`, which is not among them."""
-    bodies = set()
-    while body not in (0, base):
-        bodies.add(body)
-        body = int(model.body_parentid[body])
-    return bodies
-
-
 def _touching(model: Any) -> np.ndarray:
     """(ngeom,) bool: geoms that can touch others."""
     return (model.geom_contype | model.geom_conaffinity) != 0
-
-
-def _carried(model: Any, body: int) -> bool:
-    joint = model.body_jntadr[body]
-    return joint >= 0 and model.jnt_type[joint] == mujoco().mjtJoint.mjJNT_FREE
 
 
 # Looking up ------------------------------------------------------------------------------------
@@ -303,6 +284,13 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
     def places(sensor: str) -> slice:
         start = int(model.sensor(sensor).adr[0])
         return slice(start, start + int(model.sensor(sensor).dim[0]))
+
+    scales = _mapping_of(names.get("action"))
+
+    def scale_of(joint: str) -> float:
+        """Of its name, of what its name ends in, or the default."""
+        fitting = (scale for end, scale in scales.items() if joint.endswith(end))
+        return next(fitting, scales.get("default", 0.25))
 
     feet = names["feet"]
     bodies = tuple(int(model.body(foot["body"]).id) for foot in feet)
@@ -319,7 +307,7 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
         home=model.key(names["home"]).qpos.copy(),
         lower=lower,
         upper=upper,
-        action_scale=_action_scale(joints, _mapping_of(names.get("action"))),
+        action_scale=np.array([scale_of(joint) for joint in joints], np.float64),
         base_body=int(model.body(names["base"]).id),
         foot_bodies=(bodies[0], bodies[1]),
         foot_geoms=tuple(int(i) for i in soles),
@@ -329,13 +317,3 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
         foot_position=(places(feet[0]["position"]), places(feet[1]["position"])),
         legs=(legs[0], legs[1]) if len(legs) == 2 else ((), ()),
     )
-
-
-def _action_scale(joints: Sequence[str], scales: Mapping[str, Any]) -> np.ndarray:
-    """The scale of each joint: of its name, of what its name ends in, or the default."""
-    default = scales.get("default", 0.25)
-
-    def of(joint: str) -> float:
-        return next((scale for end, scale in scales.items() if joint.endswith(end)), default)
-
-    return np.array([of(joint) for joint in joints], np.float64)

@@ -18,9 +18,9 @@ from worldloom.core.files import atomic_path
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine
+from worldloom.suites.robot.features import TOUCH, feet
 from worldloom.suites.robot.kinematics import GRAVITY, Cycle, rate, synthesise
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
-from worldloom.suites.robot.task import TOUCH
 from worldloom.suites.robot.types import Array, Reading, Starts
 
 SPEEDS = (0.15, 0.2, 0.25, 0.3)  # m/s
@@ -156,8 +156,8 @@ def faults(robot: Robot, motion: Motion) -> list[str]:
 
 def slipping(robot: Robot, motion: Motion) -> float:
     """The mean speed of feet that touch the ground before and after a step, m/s."""
-    feet = np.stack([motion.reading.sensors[:, place] for place in robot.foot_position], axis=1)
-    moved = np.linalg.norm(np.diff(feet[..., :2], axis=0), axis=-1) / CONTROL_SECONDS
+    places = feet(np, robot, motion.reading)[..., :2]
+    moved = np.linalg.norm(np.diff(places, axis=0), axis=-1) / CONTROL_SECONDS
     touching = motion.contact[1:] & motion.contact[:-1]
     return float(moved[touching].mean()) if touching.any() else 0.0
 
@@ -174,11 +174,11 @@ def fingerprint(robot: Robot) -> str:
 
 def save(path: str | Path, robot: Robot, motion: Motion) -> None:
     """Writes an .npz, whole or not at all."""
-    names = ("target", "phase", "contact", "speed", "harness")
-    arrays: dict[str, Any] = {name: np.asarray(getattr(motion, name)) for name in names}
-    arrays |= {name: getattr(motion.reading, name) for name in ("qpos", "qvel", "sensors")}
+    arrays: dict[str, Any] = vars(motion) | vars(motion.reading)
+    arrays["robot"] = np.array(fingerprint(robot))
+    del arrays["reading"]
     with atomic_path(path) as draft, draft.open("wb") as file:
-        np.savez_compressed(file, **arrays, robot=np.array(fingerprint(robot)))
+        np.savez_compressed(file, **arrays)
 
 
 def load(path: str | Path, robot: Robot) -> Motion:
@@ -204,16 +204,10 @@ def load(path: str | Path, robot: Robot) -> Motion:
 # Starting in it --------------------------------------------------------------------------------
 
 
-def starts_from(engine: Engine, motion: Motion, count: int, seed: int, home: float = 0.0) -> Starts:
-    """`count` starts at random moments of a motion, a little astray, with the clock set to each.
-
-    A share `home` of them is near the home pose instead, at any time of the clock.
-    """
-    if not 0.0 <= home <= 1.0:
-        raise ValueError(f"home={home:g}; the share of starts near home must be in [0, 1]")
+def starts_from(engine: Engine, motion: Motion, count: int, seed: int) -> Starts:
+    """`count` starts at random moments of a motion, a little astray, with the clock set to each."""
     robot, random = engine.robot, np.random.default_rng(seed)
-    at_home = round(home * count)
-    rows = random.integers(0, len(motion), count - at_home)
+    rows = random.integers(0, len(motion), count)
     qpos = motion.reading.qpos[rows].astype(np.float64)
     qvel = motion.reading.qvel[rows].astype(np.float64)
     qpos[:, :2] = 0.0
@@ -221,8 +215,4 @@ def starts_from(engine: Engine, motion: Motion, count: int, seed: int, home: flo
     bend = random.normal(0.0, STRAY, (len(rows), robot.num_joints))
     joints = qpos[:, robot.joint_qpos] + bend
     qpos[:, robot.joint_qpos] = np.clip(joints, robot.lower, robot.upper)
-    moving = start_tables.table(engine, qpos, qvel, motion.phase[rows])
-    if not at_home:
-        return moving
-    still = start_tables.around_home(engine, at_home, seed)
-    return jax.tree.map(lambda *parts: np.concatenate(parts), still, moving)
+    return start_tables.table(engine, qpos, qvel, motion.phase[rows])

@@ -20,13 +20,12 @@ from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, TimeStep
 from worldloom.nn.networks import Networks
 from worldloom.suites.robot import motion
-from worldloom.suites.robot.engines import CEngine, MjxEngine
+from worldloom.suites.robot.engines import CEngine, MjxEngine, digest
 from worldloom.suites.robot.evaluate import RobotEvaluator
 from worldloom.suites.robot.features import features
+from worldloom.suites.robot.film import Pictures
 from worldloom.suites.robot.model import Robot
-from worldloom.suites.robot.pictures import Pictures
 from worldloom.suites.robot.suite import SUITE, RobotRules, RobotSettings
-from worldloom.suites.robot.traced import digest
 from worldloom.suites.robot.types import Info
 from worldloom.suites.robot.world import RobotWorld
 from worldloom.suites.robot.world import world as make_world
@@ -34,6 +33,7 @@ from worldloom.training.config import TrainConfig
 from worldloom.training.driver import Hook
 from worldloom.training.run import Run
 from worldloom.training.suite import Problem
+from worldloom.training.trainer import Trainer
 
 LADDER_FILE = "ladder.json"
 LADDER_KEY = 6_000_011
@@ -43,7 +43,7 @@ NUM_REFERENCE_STARTS = 2048
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
     """What a loop needs to train a robot."""
     check(config)
-    env = make_env(config)
+    env, settings = make_env(config), config.settings
     world = env.base
     reference = _reference_of(config, world)
     digests = file_digests(config, world)
@@ -59,7 +59,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         ),
         outcomes=outcomes,
         prior=make_prior(config, world) if config.settings.amp.weight > 0.0 else None,
-        make_trainer=_make_trainer(config.settings),
+        make_trainer=_make_trainer if settings.by_brax or settings.level == 1 else None,
         # MJX is by far the most of a program that it is in.
         compiler_options=quick_compile() if mjx else None,
         about=lambda run: {
@@ -147,19 +147,13 @@ def reference_gait(robot: Robot, path: str | None = None) -> motion.Motion:
 
 
 def _reference_of(config: TrainConfig, world: RobotWorld) -> motion.Motion | None:
-    """The walk to compare with, where there is one.
-
-    A robot that no gait can be computed for may learn to walk all the same; it is then compared
-    with none.
-    """
-    if world.task.name != "walk":
-        return None
+    """The walk to compare with; None for other tasks, and for robots without a computed gait."""
+    path = config.settings.motion
     try:
-        return reference_gait(world.robot, config.settings.motion)
+        return reference_gait(world.robot, path) if world.task.name == "walk" else None
     except ValueError:
-        if config.settings.motion is not None:
+        if path is not None:
             raise
-        return None
 
 
 # Learning ----------------------------------------------------------------------------------------
@@ -185,27 +179,18 @@ def make_prior(config: TrainConfig, world: RobotWorld) -> StylePrior:
     return StylePrior(AMP(config.settings.amp, axis), reference, features_of)
 
 
-def _make_trainer(settings: RobotSettings) -> Any:
-    """Trainers of levels that are not one of the common loops."""
-    if settings.by_brax:
-        return _brax_trainer
-    return _loop_trainer if settings.level == 1 else None
+def _make_trainer(config: TrainConfig, problem: Problem) -> Any:
+    """Trainers of the levels that are not one of the common loops: 1, and Brax's."""
+    if config.settings.by_brax:
+        from worldloom.suites.robot.brax_trainer import BraxTrainer
 
+        return BraxTrainer(config, problem)
+    from worldloom.suites.robot.loop_trainer import PythonLoop
 
-def _brax_trainer(config: TrainConfig, problem: Problem) -> Any:
-    from worldloom.suites.robot.brax_trainer import BraxTrainer
-
-    return BraxTrainer(config, problem)
-
-
-def _loop_trainer(config: TrainConfig, problem: Problem) -> Any:
-    from worldloom.suites.robot.loop import RobotLoop
-    from worldloom.suites.robot.loop_trainer import LoopTrainer
-
-    ppo = config.algorithm.make(config.hyper, problem.env.spec, problem.networks)
-    return LoopTrainer(
-        RobotLoop(problem.env.base, config.num_worlds, config.seed), ppo, config.seed
-    )
+    agent = config.algorithm.make(config.hyper, problem.env.spec, problem.networks)
+    options = {"outcomes": problem.outcomes, "seed": config.seed}
+    loop: Any = PythonLoop(problem.env, agent, config.num_worlds, **options)
+    return Trainer(loop, ((),), seed=config.seed, repeat=loop)
 
 
 class Ladder(Hook):

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import asdict
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from worldloom.core.files import plain
 from worldloom.report.colors import series_color
 from worldloom.report.page import write
-from worldloom.suites.robot.model import Robot
+from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
 from worldloom.suites.robot.recording import Recording
 from worldloom.suites.robot.shapes import MovingShapes, moving_shapes
 
@@ -62,56 +64,44 @@ def _data(robot: Robot, recording: Recording, about: str) -> dict[str, Any]:
         "velocity": recording.velocity,
         "command": recording.command,
     }
+    for name, table in tables.items():
+        if not np.isfinite(table).all():
+            raise ValueError(f"replay: {name} of the recording is not finite; cut it before that")
     return {
         "about": about,
         "steps": len(recording),
-        "seconds": recording.seconds,
+        "seconds": CONTROL_SECONDS,
         "height": robot.home_height,
         "bodies": len(bodies),
-        "shapes": _shapes(moving, bodies),
+        "shapes": [
+            {name: _rounded(value) for name, value in asdict(shape).items()}
+            | {"body": bodies.index(shape.body)}
+            for shape in moving.shapes
+        ],
         "joints": list(robot.joints),
         "names": list(recording.names),
         "palette": [series_color(i) for i in range(max(2, len(recording.names)))],
         "feet": _foot_colors(robot, moving),
         "fell": recording.fell,
         "diverged": recording.diverged,
-        "contact": _packed(recording.contact.astype(np.uint8)),
-        **{name: _packed(_finite(name, table)) for name, table in tables.items()},
+        "contact": _packed(recording.contact, "u1"),
+        **{name: _packed(table, "<f4") for name, table in tables.items()},
     }
 
 
-def _finite(name: str, table: np.ndarray) -> np.ndarray:
-    if not np.isfinite(table).all():
-        raise ValueError(f"replay: {name} of the recording is not finite; cut it before that")
-    return table.astype("<f4")
+def _packed(table: np.ndarray, dtype: str) -> str:
+    return base64.b64encode(table.astype(dtype).tobytes()).decode()
 
 
-def _packed(table: np.ndarray) -> str:
-    return base64.b64encode(np.ascontiguousarray(table).tobytes()).decode()
-
-
-def _shapes(moving: MovingShapes, bodies: list[int]) -> list[dict[str, Any]]:
-    def rounded(numbers: Any) -> list[float]:
-        return [round(float(x), 5) for x in numbers]
-
-    return [
-        {
-            "kind": shape.kind,
-            "size": rounded(shape.size),
-            "color": rounded(shape.color),
-            "body": bodies.index(shape.body),
-            "position": rounded(shape.position),
-            "quaternion": rounded(shape.quaternion),
-        }
-        for shape in moving.shapes
-    ]
+def _rounded(value: Any) -> Any:
+    return plain(np.round(value, 5)) if isinstance(value, tuple | np.ndarray) else value
 
 
 def _foot_colors(robot: Robot, moving: MovingShapes) -> list[str]:
     """Of each foot's first shape, as #rrggbb; where there is none, one of the charts'."""
-    colors = []
+    colors = [series_color(i) for i in range(len(robot.foot_bodies))]
     for i, body in enumerate(robot.foot_bodies):
         shape = next((shape for shape in moving.shapes if shape.body == body), None)
-        parts = () if shape is None else (round(255 * min(max(x, 0.0), 1.0)) for x in shape.color)
-        colors.append("#" + "".join(f"{part:02x}" for part in parts) if shape else series_color(i))
+        if shape is not None:
+            colors[i] = "#" + bytes(shape.rgb).hex()
     return colors

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from worldloom.report.colors import RGB
 from worldloom.suites.robot.model import Robot, mujoco
 
 VISIBLE_GROUPS = 3  # MuJoCo's viewer shows groups 0, 1 and 2
@@ -25,25 +26,24 @@ class Shape:
     position: np.ndarray  # (3,) in the body's frame
     quaternion: np.ndarray  # (4,) w x y z, in the body's frame
 
+    @property
+    def rgb(self) -> RGB:
+        """The colour in 0 to 255."""
+        red, green, blue = (round(255 * min(max(part, 0.0), 1.0)) for part in self.color)
+        return red, green, blue
+
 
 @dataclass(frozen=True, eq=False)
 class MovingShapes:
-    """The shapes of a robot, and the poses of its bodies in T frames."""
+    """The shapes of a robot, S of them, and where they and its bodies are in T frames."""
 
     shapes: tuple[Shape, ...]
+    centres: np.ndarray  # (T, S, 3)
+    rotations: np.ndarray  # (T, S, 3, 3)
     positions: np.ndarray  # (T, bodies, 3)
     quaternions: np.ndarray  # (T, bodies, 4)
     base: np.ndarray  # (T, 3) of the body that carries the robot
     height: float  # of that body at home
-
-    def poses(self, frame: int) -> tuple[np.ndarray, np.ndarray]:
-        """Centres (S, 3) and rotations (S, 3, 3) of the shapes in the world."""
-        bodies = [shape.body for shape in self.shapes]
-        turned = rotations(self.quaternions[frame, bodies])
-        places = np.stack([shape.position for shape in self.shapes])
-        inner = rotations(np.stack([shape.quaternion for shape in self.shapes]))
-        centres = self.positions[frame, bodies] + np.einsum("sij,sj->si", turned, places)
-        return centres, turned @ inner
 
 
 def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
@@ -55,26 +55,30 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
             f"{robot.name} is described by {model.nq} numbers a frame, got an array of shape "
             f"{qpos.shape}; give qpos (frames, {model.nq})"
         )
-    shapes = tuple(_shape(engine, model, g) for g in range(model.ngeom) if _is_drawn(model, g))
     if not np.isfinite(qpos).all():
         first = int(np.flatnonzero(~np.isfinite(qpos).all(axis=1))[0])
         raise ValueError(f"qpos of frame {first} is not finite; cut the recording before it")
-    data = engine.MjData(model)
-    positions = np.empty((len(qpos), model.nbody, 3))
-    quaternions = np.empty((len(qpos), model.nbody, 4))
-    for t, row in enumerate(qpos):
+    geoms = [
+        geom
+        for geom in range(model.ngeom)
+        if model.geom_group[geom] < VISIBLE_GROUPS
+        and model.geom_type[geom] != engine.mjtGeom.mjGEOM_PLANE
+        and _rgba(model, geom)[3] > 0.0
+    ]
+    shapes = [_shape(engine, model, geom) for geom in geoms]
+    data, rows = engine.MjData(model), []
+    for row in qpos:
         data.qpos[:] = row
         engine.mj_kinematics(model, data)
-        positions[t], quaternions[t] = data.xpos, data.xquat
+        turned = data.geom_xmat[geoms].reshape(-1, 3, 3)
+        offset = [data.xmat[shape.body].reshape(3, 3) @ shape.position for shape in shapes]
+        centres = data.xpos[[shape.body for shape in shapes]] + offset
+        rows.append([centres, turned, data.xpos.copy(), data.xquat.copy()])
+    centres, turned, places, quaternions = (np.stack(x) for x in zip(*rows, strict=True))
+    base = places[:, robot.base_body]
     return MovingShapes(
-        shapes, positions, quaternions, positions[:, robot.base_body], robot.home_height
+        tuple(shapes), centres, turned, places, quaternions, base, robot.home_height
     )
-
-
-def _is_drawn(model: Any, geom: int) -> bool:
-    plane = int(mujoco().mjtGeom.mjGEOM_PLANE)
-    shown = model.geom_group[geom] < VISIBLE_GROUPS and _rgba(model, geom)[3] > 0.0
-    return bool(shown and model.geom_type[geom] != plane)
 
 
 def _rgba(model: Any, geom: int) -> np.ndarray:
@@ -83,37 +87,20 @@ def _rgba(model: Any, geom: int) -> np.ndarray:
 
 
 def _shape(engine: Any, model: Any, geom: int) -> Shape:
-    kinds = {
-        int(engine.mjtGeom.mjGEOM_SPHERE): "sphere",
-        int(engine.mjtGeom.mjGEOM_CAPSULE): "capsule",
-        int(engine.mjtGeom.mjGEOM_CYLINDER): "cylinder",
-        int(engine.mjtGeom.mjGEOM_ELLIPSOID): "ellipsoid",
-        int(engine.mjtGeom.mjGEOM_BOX): "box",
-    }
-    kind = kinds.get(int(model.geom_type[geom]))
+    kind = engine.mjtGeom(int(model.geom_type[geom])).name.removeprefix("mjGEOM_").lower()
     size, position = model.geom_size[geom].copy(), model.geom_pos[geom].copy()
     quaternion = model.geom_quat[geom].copy()
-    if kind is None:  # a mesh, a height field: the box around it
-        kind, size = "box", model.geom_aabb[geom, 3:].copy()
-        position = position + rotations(quaternion) @ model.geom_aabb[geom, :3]
-    elif kind == "sphere":
+    if kind == "sphere":
         size[:] = size[0]
     elif kind in ("capsule", "cylinder"):
         size = size[[0, 0, 1]]
-    red, green, blue = (float(x) for x in _rgba(model, geom)[:3])
+    elif kind not in ("ellipsoid", "box"):  # a mesh, a height field: the box around it
+        kind, size, offset = "box", model.geom_aabb[geom, 3:].copy(), np.empty(3)
+        engine.mju_rotVecQuat(offset, model.geom_aabb[geom, :3], quaternion)
+        position += offset
+    red, green, blue = map(float, _rgba(model, geom)[:3])
     body = int(model.geom_bodyid[geom])
     return Shape(kind, size, (red, green, blue), body, position, quaternion)
-
-
-def rotations(quaternion: np.ndarray) -> np.ndarray:
-    """Matrices (..., 3, 3) of quaternions (..., 4), w x y z."""
-    w, x, y, z = np.moveaxis(quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True), -1, 0)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 _ANGLES = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False) + 1e-3  # no box has an edge just there

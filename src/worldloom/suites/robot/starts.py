@@ -5,7 +5,6 @@ So a reset needs no engine: it costs the copy of a row, on every backend, and is
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from worldloom.suites.robot.engines import Engine
@@ -30,16 +29,12 @@ def around_home(engine: Engine, count: int, seed: int) -> Starts:
     stray[0] = 0.0
     tilt, bend, moving = np.split(stray, [2, 2 + joints], axis=1)
     qpos, qvel = np.tile(robot.home, (count, 1)), np.zeros((count, model.nv))
-    qpos[:, 3:7] = _leaning(tilt)
+    # Small turns about x and y, as quaternions.
+    turn = np.pad(0.5 * tilt, ((0, 0), (1, 1)), constant_values=((0, 0), (1, 0)))
+    qpos[:, 3:7] = turn / np.linalg.norm(turn, axis=1, keepdims=True)
     qpos[:, robot.joint_qpos] = np.clip(robot.home_joints + bend, robot.lower, robot.upper)
     qvel[:, :6], qvel[:, robot.joint_qvel] = moving[:, :6], moving[:, 6:]
     return table(engine, qpos, qvel, random.uniform(0.0, 1.0, count))
-
-
-def _leaning(tilt: np.ndarray) -> np.ndarray:
-    """Quaternions of small turns (N, 2) about x and y."""
-    half = np.concatenate([np.ones((len(tilt), 1)), 0.5 * tilt, np.zeros((len(tilt), 1))], axis=1)
-    return half / np.linalg.norm(half, axis=1, keepdims=True)
 
 
 def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray) -> Starts:
@@ -70,8 +65,3 @@ def lowest(robot: Robot, data: Any) -> float:
     reach = (np.abs(down) * model.geom_aabb[soles, 3:]).sum(-1)
     round_ = model.geom_type[soles] == mujoco().mjtGeom.mjGEOM_SPHERE
     return float((centre - np.where(round_, model.geom_size[soles, 0], reach)).min())
-
-
-def row(starts: Starts, index: Any) -> Starts:
-    """One start, or as many as `index` has entries."""
-    return jax.tree.map(lambda x: x[index], starts)

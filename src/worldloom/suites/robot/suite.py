@@ -72,7 +72,9 @@ class RobotSettings:
     physics: str = "auto"  # c, mjx, or auto: c on a CPU
     motion: str | None = None  # a reference gait of `motion.save`; else it is synthesised
     # A motion prior; weight 0: none.
-    amp: "AMPConfig" = field(default_factory=lambda: _amp(weight=0.0))
+    amp: "AMPConfig" = field(
+        default_factory=lambda: resolve("worldloom.algos.amp:AMPConfig")(weight=0.0)
+    )
 
     def __post_init__(self):
         check_fields(
@@ -81,7 +83,18 @@ class RobotSettings:
             choices={"level": (1, 2, 3, 4), "trainer": TRAINERS, "physics": PHYSICS},
         )
         resolve("worldloom.suites.robot.task:task_named")(self.task)
-        self._check_trainer()
+        if self.trainer == "brax" and self.level in (1, 3):
+            raise ValueError(
+                f"biped: level {self.level} is trained with our own PPO; "
+                "trainer='brax' is for levels 2 and 4"
+            )
+        if self.trainer == "own" and self.level == 2:
+            raise ValueError("biped: level 2 is Brax's PPO; use level 4 for trainer='own'")
+        if self.by_brax and self.amp.weight > 0.0:
+            raise ValueError(
+                "biped: Brax's PPO has no motion priors; leave amp.weight at 0, or train with "
+                "our own PPO"
+            )
         own = LEVEL_PHYSICS[self.level]
         if self.physics not in ("auto", own) and self.level != 4:
             raise ValueError(
@@ -97,26 +110,10 @@ class RobotSettings:
             )
         for name, kind in (("robot", "MJCF file"), ("motion", "reference motion")):
             path = getattr(self, name)
-            if path is None:
-                continue
-            if not Path(path).is_file():
+            if path is not None and not Path(path).is_file():
                 raise ValueError(f"there is no {kind} {path}")
-            # Whole: a run may be resumed from another folder.
-            object.__setattr__(self, name, str(Path(path).absolute()))
-
-    def _check_trainer(self) -> None:
-        if self.trainer == "brax" and self.level in (1, 3):
-            raise ValueError(
-                f"biped: level {self.level} is trained with our own PPO; "
-                "trainer='brax' is for levels 2 and 4"
-            )
-        if self.trainer == "own" and self.level == 2:
-            raise ValueError("biped: level 2 is Brax's PPO; use level 4 for trainer='own'")
-        if self.by_brax and self.amp.weight > 0.0:
-            raise ValueError(
-                "biped: Brax's PPO has no motion priors; leave amp.weight at 0, or train with "
-                "our own PPO"
-            )
+            if path is not None:  # whole: a run may be resumed from another folder
+                object.__setattr__(self, name, str(Path(path).absolute()))
 
     @property
     def engine(self) -> str:
@@ -127,10 +124,6 @@ class RobotSettings:
     def by_brax(self) -> bool:
         """Whether Brax's PPO does the learning."""
         return self.level == 2 or self.trainer == "brax"
-
-
-def _amp(**options: Any) -> Any:
-    return resolve("worldloom.algos.amp:AMPConfig")(**options)
 
 
 STEPS_PER_UPDATE = 512 * 24  # of PPO with its defaults
@@ -165,20 +158,14 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     """Settings that learn to walk."""
     algo = algo or "ppo"
     common = {"algo": algo, "eval_episodes": 64, "amp": {"weight": 0.0}}
-    if algo in OFF_POLICY:
-        return common | {
-            "steps": 1_000_000,
-            "num_worlds": 128,
-            "eval_every": 250_000,
-            "checkpoint_every": 250_000,
-            algo: OFF_POLICY[algo],
-        }
+    off_policy, options = algo in OFF_POLICY, OFF_POLICY | {"ppo": PPO}
+    every = 250_000 if off_policy else 100 * STEPS_PER_UPDATE
     return common | {
-        "steps": 400 * STEPS_PER_UPDATE,
-        "num_worlds": 512,
-        "eval_every": 100 * STEPS_PER_UPDATE,
-        "checkpoint_every": 100 * STEPS_PER_UPDATE,
-        **({"ppo": PPO} if algo == "ppo" else {}),
+        "steps": 4 * every,
+        "num_worlds": 128 if off_policy else 512,
+        "eval_every": every,
+        "checkpoint_every": every,
+        **({algo: options[algo]} if algo in options else {}),
     }
 
 
@@ -196,7 +183,7 @@ SUITE = Suite(
     problem=lazy("worldloom.suites.robot.problem:make_problem"),
     page=lazy("worldloom.suites.robot.page:write_report"),
     export=lazy("worldloom.suites.robot.export:export"),
-    film=lazy("worldloom.suites.robot.pictures:film_run"),
+    film=lazy("worldloom.suites.robot.film:film_run"),
     commands={
         "pushes": (
             "worldloom.suites.robot.command:pushes",

@@ -1,64 +1,19 @@
-"""The tasks, written once over an array library `xp` (numpy or jax.numpy) for every engine.
+"""The tasks as tables: terms of the reward and their weights, commands, pushes, what is seen."""
 
-Each function works on any leading axes. Whatever is left to chance comes in as uniform numbers, so
-that two engines, or two array libraries, can be given the same noise.
-"""
-
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from worldloom.core.names import suggest
-from worldloom.suites.robot import gait, rewards, rotation
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
-from worldloom.suites.robot.types import (
-    Array,
-    Domain,
-    Episode,
-    Info,
-    Observation,
-    Push,
-    Reading,
-    Rules,
-)
+from worldloom.suites.robot import rewards
+from worldloom.suites.robot.model import Robot
+from worldloom.suites.robot.types import Rules
 
-MEMORY = CONTROL_SECONDS / 0.5  # of the averaged speed: about half a second
-TOUCH = 0.5  # N on a foot that count as a contact
-LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
-LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
-# m, rad, m/s and rad/s: no robot comes near it in an episode, only a simulation that has diverged.
-# That is seen long before it overflows: the square of 1e20, still finite, is a reward of -inf.
-BEYOND_SENSE = 1e3
-
-# Noise of sensors, and how far worlds differ, at a factor of 1: half-widths of uniform draws.
-NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
 # What is sensed is multiplied by these before anybody sees it.
 SCALES = {"gravity": 1.0, "turning": 0.25, "joints": 1.0, "joint_speeds": 0.1}
-DIFFERENCES = {"friction": 0.4, "mass": 0.1, "strength": 0.1, "offset": 0.02}
-
-
-class Start(NamedTuple):
-    """What a reset decides: the row of the table of starts, and the rest of the world."""
-
-    row: Array  # (...,) int32
-    command: Array
-    push: Push
-    domain: Domain
-
-
-class Outcome(NamedTuple):
-    """What a step of control leads to."""
-
-    episode: Episode
-    obs: Observation
-    reward: Array
-    terminated: Array
-    truncated: Array
-    info: Info
 
 
 @dataclass(frozen=True)
@@ -84,7 +39,8 @@ class Task:
         return tuple(self.table)
 
     @cached_property
-    def _functions(self) -> tuple[rewards.Term, ...]:
+    def functions(self) -> tuple[rewards.Term, ...]:
+        """The terms, in the order of `terms`."""
         return tuple(getattr(rewards, name) for name in self.table)
 
     def rules(self, **changes: Any) -> Rules:
@@ -93,20 +49,12 @@ class Task:
         for name in list(changes):
             if name in weights:
                 weights[name] = changes.pop(name)
-        numbers = {
-            "command": self.command,
-            "still": self.still,
-            "push_force": self.push_force,
-            "push_steps": self.push_steps,
-            "push_pause": self.push_pause,
-            "noise": 0.0,
-            "randomise": 0.0,
-            "horizon": self.horizon,
-        }
+        names = [rule.name for rule in fields(Rules) if rule.name != "weights"]
+        numbers = {name: getattr(self, name, 0.0) for name in names}  # without noise, all alike
         for name in changes:
             if name not in numbers:
-                known = [*numbers, *weights]
-                raise ValueError(f"{self.name} has no option {name!r}; {suggest(name, known)}")
+                hint = suggest(name, [*numbers, *weights])
+                raise ValueError(f"{self.name} has no option {name!r}; {hint}")
         numbers |= changes
         whole = {"push_steps", "push_pause", "horizon"}
         return Rules(
@@ -116,130 +64,6 @@ class Task:
                 for name, value in numbers.items()
             },
         )
-
-    # Chance ------------------------------------------------------------------------------------
-
-    @staticmethod
-    def reset_draws(robot: Robot) -> int:
-        """How many uniform numbers `begin` takes."""
-        return 10 + robot.num_joints
-
-    @staticmethod
-    def step_draws(robot: Robot) -> int:
-        """How many uniform numbers `finish` takes."""
-        return 9 + 2 * robot.num_joints
-
-    # An episode --------------------------------------------------------------------------------
-
-    def begin(self, xp: Any, robot: Robot, rules: Rules, num_starts: int, uniform: Array) -> Start:
-        """Decides how an episode begins, from uniform numbers (..., reset_draws)."""
-        u = uniform
-        row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1)
-        low, high = rules.command[..., 0], rules.command[..., 1]
-        command = xp.where(u[..., 1] < rules.still, 0.0, low + (high - low) * u[..., 2])
-        push = _draw_push(xp, rules, xp.zeros_like(row), u[..., 3:6])
-
-        def factor(name: str, number: Array) -> Array:
-            return 1.0 + rules.randomise * DIFFERENCES[name] * (2.0 * number - 1.0)
-
-        domain = Domain(
-            friction=factor("friction", u[..., 6]),
-            mass=factor("mass", u[..., 7]),
-            strength=factor("strength", u[..., 8]),
-            offset=rules.randomise * DIFFERENCES["offset"] * (2.0 * u[..., 10:] - 1.0),
-            late=(u[..., 9] < 0.5) & (rules.randomise > 0.0),
-        )
-        return Start(row, command.astype(np.float32), push, domain)
-
-    def first(
-        self, xp: Any, robot: Robot, start: Start, reading: Reading, phase: Array
-    ) -> tuple[Episode, Observation]:
-        """The first moment of an episode, seen without noise."""
-        joints = reading.qpos[..., robot.joint_qpos]
-        episode = Episode(
-            step=xp.zeros_like(start.row),
-            phase=phase,
-            command=start.command,
-            speed=start.command,
-            action=xp.zeros_like(joints),
-            feet=_feet(xp, robot, reading),
-            push=start.push,
-        )
-        return episode, self.look(xp, robot, episode, start.domain, reading)
-
-    def drive(
-        self, xp: Any, robot: Robot, rules: Rules, episode: Episode, domain: Domain, action: Array
-    ) -> tuple[Array, Array, Array]:
-        """The action clipped, the targets (..., n) that it stands for, and a push (..., 2), N."""
-        action = xp.clip(xp.nan_to_num(action), -1.0, 1.0)
-        used = xp.where(domain.late[..., None], episode.action, action)
-        home, scale = robot.home_joints.astype(np.float32), robot.action_scale.astype(np.float32)
-        low, high = robot.lower.astype(np.float32), robot.upper.astype(np.float32)
-        target = xp.clip(home + scale * used, low, high)
-        since = episode.step - episode.push.start
-        pushed = (since >= 0) & (since < rules.push_steps)
-        force = xp.where(pushed[..., None], episode.push.force, 0.0)
-        return action, target, force
-
-    def finish(
-        self,
-        xp: Any,
-        robot: Robot,
-        rules: Rules,
-        episode: Episode,
-        domain: Domain,
-        action: Array,
-        reading: Reading,
-        diverged: Array,
-        uniform: Array,
-    ) -> Outcome:
-        """Judges a step of control from what was read after it and what was done.
-
-        `action` is as `drive` clipped it; where the simulation `diverged`, `reading` is that of
-        the step before. Uniform numbers (..., step_draws) are for noise, and for the next push.
-        """
-        _, target, force = self.drive(xp, robot, rules, episode, domain, action)
-        walking = episode.command > 0.0
-        later = gait.advance(xp, episode.phase, CONTROL_SECONDS)
-        phase = xp.where(walking, later, episode.phase)
-        facts = _facts(xp, robot, episode.replace(phase=phase), reading, action, target)
-        terms = xp.stack([term(xp, facts) for term in self._functions], axis=-1)
-        tall = (1.0 + facts.height / robot.home_height).astype(np.float32)
-        level = -facts.gravity[..., 2]
-        fell = (tall < LOWEST) | (tall > HIGHEST) | (level < LEAST_UPRIGHT) | diverged
-        reward = xp.where(diverged, 0.0, (rules.weights * terms).sum(-1) * CONTROL_SECONDS)
-        step = episode.step + 1
-        over = step >= episode.push.start + rules.push_steps
-        again = _draw_push(xp, rules, step, uniform[..., :3])
-        push = Push(
-            start=xp.where(over, again.start, episode.push.start),
-            force=xp.where(over[..., None], again.force, episode.push.force),
-        )
-        after = Episode(
-            step=step,
-            phase=phase,
-            command=episode.command,
-            speed=facts.speed,
-            action=action,
-            feet=_feet(xp, robot, reading),
-            push=push,
-        )
-        noise = rules.noise * (2.0 * uniform[..., 3:] - 1.0)
-        obs = self._observe(xp, robot, after, domain, reading, force, facts, noise)
-        info = Info(
-            reading=reading,
-            terms=terms,
-            command=episode.command,
-            velocity=facts.velocity[..., 0],
-            height=reading.qpos[..., 2],
-            contact=facts.contact,
-            fell=fell,
-            diverged=diverged,
-        )
-        truncated = (step >= rules.horizon) & ~fell
-        return Outcome(after, obs, reward.astype(np.float32), fell, truncated, info)
-
-    # Seeing ------------------------------------------------------------------------------------
 
     def observation_size(self, robot: Robot) -> tuple[int, int]:
         """How many numbers a policy sees, and how many a critic."""
@@ -258,111 +82,6 @@ class Task:
             ("command", 1),
             ("clock", 2),
         )
-
-    def look(
-        self, xp: Any, robot: Robot, episode: Episode, domain: Domain, reading: Reading
-    ) -> Observation:
-        """What is seen in the first moment of an episode, without noise."""
-        facts = _facts(xp, robot, episode, reading, episode.action, None)
-        nobody = xp.zeros_like(episode.push.force)
-        return self._observe(xp, robot, episode, domain, reading, nobody, facts, None)
-
-    def _observe(
-        self,
-        xp: Any,
-        robot: Robot,
-        episode: Episode,
-        domain: Domain,
-        reading: Reading,
-        force: Array,
-        facts: rewards.Facts,
-        noise: Array | None,
-    ) -> Observation:
-        n = robot.num_joints
-        angle = 2.0 * math.pi * episode.phase
-        walking = facts.walking[..., None]
-        clock = xp.where(walking, xp.stack([xp.sin(angle), xp.cos(angle)], axis=-1), 0.0)
-        sensed = [
-            facts.gravity,
-            facts.turning,
-            facts.joints + domain.offset,
-            facts.joint_speeds,
-        ]
-        exact = xp.concatenate(sensed, axis=-1)
-        sizes = [3, 3, n, n]
-        widths = np.repeat(list(NOISE.values()), sizes).astype(np.float32)
-        noisy = exact if noise is None else exact + widths * noise
-        scales = np.repeat(list(SCALES.values()), sizes).astype(np.float32)
-        known = xp.concatenate([episode.action, episode.command[..., None], clock], axis=-1)
-        state = xp.concatenate([noisy * scales, known], axis=-1)
-        hidden = [
-            facts.velocity,
-            reading.qvel[..., 2:3],
-            (facts.speed - episode.command)[..., None],
-            facts.height[..., None],
-            facts.foot_height,
-            facts.contact.astype(np.float32),
-            0.1 * force,
-            (domain.friction - 1.0)[..., None],
-        ]
-        privileged = xp.concatenate([exact * scales, known, *hidden], axis=-1)
-        return Observation(state.astype(np.float32), privileged.astype(np.float32))
-
-
-def is_valid(xp: Any, reading: Reading) -> Array:
-    """Whether a simulation (...) has not diverged; NaN is below no bound."""
-    qpos, qvel = xp.abs(reading.qpos), xp.abs(reading.qvel)
-    return (qpos < BEYOND_SENSE).all(-1) & (qvel < BEYOND_SENSE).all(-1)
-
-
-def _draw_push(xp: Any, rules: Rules, step: Array, uniform: Array) -> Push:
-    """A push some steps after `step`, in a random direction."""
-    soonest, latest = rules.push_pause[..., 0], rules.push_pause[..., 1]
-    pause = soonest + xp.floor(uniform[..., 0] * (latest - soonest)).astype(np.int32)
-    least, most = rules.push_force[..., 0], rules.push_force[..., 1]
-    size = least + (most - least) * uniform[..., 1]
-    angle = 2.0 * math.pi * uniform[..., 2]
-    force = size[..., None] * xp.stack([xp.cos(angle), xp.sin(angle)], axis=-1)
-    return Push((step + pause).astype(np.int32), force.astype(np.float32))
-
-
-def _feet(xp: Any, robot: Robot, reading: Reading) -> Array:
-    left, right = robot.foot_position
-    return xp.stack([reading.sensors[..., left], reading.sensors[..., right]], axis=-2)
-
-
-def _facts(
-    xp: Any, robot: Robot, episode: Episode, reading: Reading, action: Array, target: Array | None
-) -> rewards.Facts:
-    quaternion = reading.sensors[..., robot.orientation]
-    down = xp.broadcast_to(np.array([0.0, 0.0, -1.0], np.float32), (*quaternion.shape[:-1], 3))
-    heading = rotation.yaw(xp, quaternion)
-    cos, sin = xp.cos(heading), xp.sin(heading)
-    vx, vy = reading.qvel[..., 0], reading.qvel[..., 1]
-    velocity = xp.stack([cos * vx + sin * vy, cos * vy - sin * vx], axis=-1)
-    home = robot.home_joints.astype(np.float32)
-    feet = _feet(xp, robot, reading)
-    touch = xp.stack([reading.sensors[..., i] for i in robot.touch], axis=-1)
-    joints = reading.qpos[..., robot.joint_qpos] - home
-    return rewards.Facts(
-        command=episode.command,
-        velocity=velocity,
-        speed=episode.speed + MEMORY * (velocity[..., 0] - episode.speed),
-        height=reading.qpos[..., 2] - np.float32(robot.home_height),
-        gravity=rotation.into_frame(xp, quaternion, down),
-        turning=reading.sensors[..., robot.gyro],
-        joints=joints,
-        joint_speeds=reading.qvel[..., robot.joint_qvel],
-        target=joints if target is None else target - home,
-        action=action,
-        last_action=episode.action,
-        foot_height=feet[..., 2] - np.float32(robot.home_foot_height),
-        foot_velocity=(feet - episode.feet) / np.float32(CONTROL_SECONDS),
-        contact=touch > TOUCH,
-        phase=episode.phase,
-        walking=episode.command > 0.0,
-        sideways=robot.sideways,
-    )
 
 
 # The tasks -------------------------------------------------------------------------------------

@@ -57,6 +57,14 @@ class Episode(struct.PyTreeNode):
     push: Push
 
 
+class RobotState(struct.PyTreeNode):
+    """One world: the robot in its engine, the episode, and how this world differs."""
+
+    physics: Physics
+    episode: Episode
+    domain: Domain
+
+
 class Observation(struct.PyTreeNode):
     """What a policy may see, and what a critic may see besides in training.
 

@@ -10,7 +10,7 @@ from worldloom.adapters.single_agent import as_dict
 from worldloom.core import draws
 from worldloom.core.draws import as_key
 from worldloom.core.transforms import autoreset_batch
-from worldloom.core.types import Key, TimeStep
+from worldloom.core.types import Key
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.world import RobotWorld, world
 
@@ -44,9 +44,8 @@ class WildRobotEnv:
         if not self.use_jax:
             self._state, timestep = self._robots.reset()
             return timestep.obs.state
-        self._key = jax.random.key(self.seed) if rng is None else as_key(rng)
-        state, timestep = self._reset(self._next_key(), self.world.params)
-        self._state = state
+        self._key, now = draws.split(jax.random.key(self.seed) if rng is None else as_key(rng))
+        self._state, timestep = self._reset(now, self.world.params)
         return timestep.obs.state
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -62,24 +61,16 @@ class WildRobotEnv:
         if np.shape(actions) != shape:
             raise ValueError(f"step: actions of shape {np.shape(actions)}; they must be {shape}")
         if self.use_jax:
-            self._state, timestep = self._step(
-                self._next_key(), self._state, jnp.asarray(actions), self.world.params
-            )
+            self._key, now = draws.split(self._key)
+            actions = jnp.asarray(actions)
+            self._state, timestep = self._step(now, self._state, actions, self.world.params)
         else:
             actions = np.asarray(actions, np.float32)
             self._state, timestep = self._robots.step(self._state, actions)
-        return _unpacked(timestep)
-
-    def _next_key(self) -> Key:
-        self._key, now = draws.split(self._key)
-        return now
-
-
-def _unpacked(timestep: TimeStep) -> tuple[Any, Any, Any, dict[str, Any]]:
-    info = as_dict(timestep.info) | {
-        "truncated": timestep.truncated,
-        "final_obs": timestep.final_obs.state,
-        "privileged_state": timestep.obs.privileged_state,
-    }
-    done = timestep.terminated | timestep.truncated
-    return timestep.obs.state, timestep.reward, done, info
+        info = as_dict(timestep.info) | {
+            "truncated": timestep.truncated,
+            "final_obs": timestep.final_obs.state,
+            "privileged_state": timestep.obs.privileged_state,
+        }
+        done = timestep.terminated | timestep.truncated
+        return timestep.obs.state, timestep.reward, done, info

@@ -1,33 +1,55 @@
-"""The robot as an environment of pure functions, whichever engine moves it."""
+"""The robot as an environment of pure functions, whichever engine moves it.
 
+Written once over an array library (numpy or jax.numpy), on any leading axes but for the engines'
+one. Whatever is left to chance comes in as uniform numbers, so that two engines, or two array
+libraries, can be given the same noise.
+"""
+
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+import numpy as np
 
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict
 from worldloom.core.transforms import as_pure
-from worldloom.core.types import Array, Key, TimeStep
+from worldloom.core.types import Key, TimeStep
+from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine, EngineName, make_engine
-from worldloom.suites.robot.model import Robot, biped, load
-from worldloom.suites.robot.task import Task, is_valid, task_named
-from worldloom.suites.robot.types import Domain, Episode, Info, Params, Physics, Starts
+from worldloom.suites.robot.features import TOUCH, feet, sensed
+from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, biped, load
+from worldloom.suites.robot.rewards import Facts
+from worldloom.suites.robot.task import SCALES, Task, task_named
+from worldloom.suites.robot.types import (
+    Array,
+    Domain,
+    Episode,
+    Info,
+    Observation,
+    Params,
+    Push,
+    Reading,
+    RobotState,
+    Rules,
+    Starts,
+)
 
 NUM_STARTS = 512
-
-
-class RobotState(struct.PyTreeNode):
-    """One world: the robot in its engine, the episode, and how this world differs."""
-
-    physics: Physics
-    episode: Episode
-    domain: Domain
+MEMORY = CONTROL_SECONDS / 0.5  # of the averaged speed: about half a second
+LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
+LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
+# m, rad, m/s and rad/s: no robot comes near it in an episode, only a simulation that has diverged.
+# That is seen long before it overflows: the square of 1e20, still finite, is a reward of -inf.
+BEYOND_SENSE = 1e3
+# Noise of sensors, and how far worlds differ, at a factor of 1: half-widths of uniform draws.
+NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
+DIFFERENCES = {"friction": 0.4, "mass": 0.1, "strength": 0.1, "offset": 0.02}
 
 
 def make(**options: Any) -> PureEnv:
@@ -69,13 +91,17 @@ def world(
 
 @dataclass(frozen=True, eq=False)
 class RobotWorld:
-    """A robot, a task and an engine; written for many worlds at once."""
+    """A robot, a task and an engine; written for many worlds at once.
+
+    xp: jax.numpy, or numpy where the engine is a plain loop.
+    """
 
     robot: Robot
     task: Task
     engine: Engine
     params: Params
     randomised: bool = False
+    xp: Any = jnp
 
     @property
     def spec(self) -> EnvSpec:
@@ -100,70 +126,219 @@ class RobotWorld:
         """The same world, beginning elsewhere."""
         return replace(self, params=self.params.replace(starts=jax.tree.map(jnp.asarray, starts)))
 
+    @property
+    def num_draws(self) -> tuple[int, int]:
+        """How many uniform numbers `begin` takes, and how many `advance`."""
+        return 10 + self.robot.num_joints, 9 + 2 * self.robot.num_joints
+
     # Many worlds -------------------------------------------------------------------------------
 
     def reset_many(self, keys: Key, params: Params) -> tuple[RobotState, TimeStep]:
         """New episodes from keys (B,)."""
-        return self.begin(_uniform(keys, self.task.reset_draws(self.robot)), params)
-
-    def begin(self, uniform: Array, params: Params) -> tuple[RobotState, TimeStep]:
-        """New episodes from uniform numbers (B, reset_draws)."""
-        rows = params.starts.phase.shape[0]
-        start = self.task.begin(jnp, self.robot, params.rules, rows, uniform)
-        chosen = start_tables.row(params.starts, start.row)
-        episode, obs = self.task.first(jnp, self.robot, start, chosen.physics.reading, chosen.phase)
-        state = RobotState(chosen.physics, episode, start.domain)
-        no = jnp.zeros_like(start.row, bool)
-        zero = jnp.zeros_like(start.command)
-        info = Info(
-            reading=chosen.physics.reading,
-            terms=jnp.zeros((*zero.shape, len(self.task.terms)), jnp.float32),
-            command=start.command,
-            velocity=zero,
-            height=chosen.physics.reading.qpos[..., 2],
-            contact=jnp.ones((*zero.shape, 2), bool),
-            fell=no,
-            diverged=no,
-        )
-        return state, TimeStep(obs, zero, no, no, obs, info)
+        return self.begin(_uniform(keys, self.num_draws[0]), params)
 
     def step_many(
         self, keys: Key, state: RobotState, action: Array, params: Params
     ) -> tuple[RobotState, TimeStep]:
         """One step of control in B worlds."""
-        return self.advance(state, action, _uniform(keys, self.task.step_draws(self.robot)), params)
+        return self.advance(state, action, _uniform(keys, self.num_draws[1]), params)
+
+    def begin(self, uniform: Array, params: Params) -> tuple[RobotState, TimeStep]:
+        """New episodes from uniform numbers (..., num_draws[0]), seen without noise."""
+        xp, robot, rules, u = self.xp, self.robot, params.rules, uniform
+        num_starts = len(params.starts.phase)
+        row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1)
+        low, high = rules.command[..., 0], rules.command[..., 1]
+        command = xp.where(u[..., 1] < rules.still, 0.0, low + (high - low) * u[..., 2])
+        command = command.astype(np.float32)
+
+        def factor(name: str, number: Array) -> Array:
+            return 1.0 + rules.randomise * DIFFERENCES[name] * (2.0 * number - 1.0)
+
+        domain = Domain(
+            friction=factor("friction", u[..., 6]),
+            mass=factor("mass", u[..., 7]),
+            strength=factor("strength", u[..., 8]),
+            offset=rules.randomise * DIFFERENCES["offset"] * (2.0 * u[..., 10:] - 1.0),
+            late=(u[..., 9] < 0.5) & (rules.randomise > 0.0),
+        )
+        start: Starts = jax.tree.map(lambda x: x[row], params.starts)
+        reading = start.physics.reading
+        episode = Episode(
+            step=xp.zeros_like(row),
+            phase=start.phase,
+            command=command,
+            speed=command,
+            action=xp.zeros_like(reading.qpos[..., robot.joint_qpos]),
+            feet=feet(xp, robot, reading),
+            push=self._draw_push(rules, xp.zeros_like(row), u[..., 3:6]),
+        )
+        state = RobotState(start.physics, episode, domain)
+        obs = self.look(state)
+        no, zero = xp.zeros_like(row, bool), xp.zeros_like(command)
+        info = Info(
+            reading=reading,
+            terms=xp.zeros((*zero.shape, len(self.task.terms)), np.float32),
+            command=command,
+            velocity=zero,
+            height=reading.qpos[..., 2],
+            contact=xp.ones((*zero.shape, 2), bool),
+            fell=no,
+            diverged=no,
+        )
+        return state, TimeStep(obs, zero, no, no, obs, info)
+
+    def drive(self, rules: Rules, state: RobotState, action: Array) -> tuple[Array, Array, Array]:
+        """The action clipped, the targets (..., n) that it stands for, and a push (..., 2), N."""
+        xp, robot, episode = self.xp, self.robot, state.episode
+        action = xp.clip(xp.nan_to_num(action), -1.0, 1.0)
+        used = xp.where(state.domain.late[..., None], episode.action, action)
+        home, scale = robot.home_joints.astype(np.float32), robot.action_scale.astype(np.float32)
+        low, high = robot.lower.astype(np.float32), robot.upper.astype(np.float32)
+        target = xp.clip(home + scale * used, low, high)
+        since = episode.step - episode.push.start
+        pushed = (since >= 0) & (since < rules.push_steps)
+        force = xp.where(pushed[..., None], episode.push.force, 0.0)
+        return action, target, force
 
     def advance(
         self, state: RobotState, action: Array, uniform: Array, params: Params
     ) -> tuple[RobotState, TimeStep]:
-        """One step of control in B worlds, from uniform numbers (B, step_draws)."""
-        action, target, force = self.task.drive(
-            jnp, self.robot, params.rules, state.episode, state.domain, action
-        )
+        """One step of control in B worlds, from uniform numbers (B, num_draws[1])."""
+        driven = _, target, force = self.drive(params.rules, state, action)
         domain = state.domain if self.randomised else None
         moved = self.engine.step(state.physics, target, force, domain)
-        valid = is_valid(jnp, moved.reading)
+        valid = is_valid(self.xp, moved.reading)
         # What has diverged is taken back, and ends the episode.
         physics = jax.tree.map(
-            lambda new, old: jnp.where(valid.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            lambda new, old: self.xp.where(valid.reshape(-1, *[1] * (new.ndim - 1)), new, old),
             moved,
             state.physics,
         )
-        out = self.task.finish(
-            jnp,
-            self.robot,
-            params.rules,
-            state.episode,
-            state.domain,
-            action,
-            physics.reading,
-            ~valid,
-            uniform,
+        state = RobotState(physics, state.episode, state.domain)
+        return self.finish(params.rules, state, driven, ~valid, uniform)
+
+    def finish(
+        self,
+        rules: Rules,
+        state: RobotState,
+        driven: tuple[Array, Array, Array],
+        diverged: Array,
+        uniform: Array,
+    ) -> tuple[RobotState, TimeStep]:
+        """Judges a step of control from what was read after it and what was done.
+
+        state: the physics after the step, the episode before it; `driven` is what `drive` made of
+        the action. Where the simulation `diverged`, the physics are those before the step. Uniform
+        numbers (..., num_draws[1]) are for noise, and for the next push.
+        """
+        xp, robot, episode, reading = self.xp, self.robot, state.episode, state.physics.reading
+        action, target, force = driven
+        walking = episode.command > 0.0
+        later = gait.advance(xp, episode.phase, CONTROL_SECONDS)
+        phase = xp.where(walking, later, episode.phase)
+        facts = self._facts(episode.replace(phase=phase), reading, action, target)
+        terms = xp.stack([term(xp, facts) for term in self.task.functions], axis=-1)
+        tall = (1.0 + facts.height / robot.home_height).astype(np.float32)
+        level = -facts.gravity[..., 2]
+        fell = (tall < LOWEST) | (tall > HIGHEST) | (level < LEAST_UPRIGHT) | diverged
+        reward = xp.where(diverged, 0.0, (rules.weights * terms).sum(-1) * CONTROL_SECONDS)
+        step = episode.step + 1
+        over = step >= episode.push.start + rules.push_steps
+        again = self._draw_push(rules, step, uniform[..., :3])
+        push = Push(
+            start=xp.where(over, again.start, episode.push.start),
+            force=xp.where(over[..., None], again.force, episode.push.force),
         )
-        state = RobotState(physics, out.episode, state.domain)
-        return state, TimeStep(
-            out.obs, out.reward, out.terminated, out.truncated, out.obs, out.info
+        after = episode.replace(
+            step=step,
+            phase=phase,
+            speed=facts.speed,
+            action=action,
+            feet=feet(xp, robot, reading),
+            push=push,
         )
+        state = state.replace(episode=after)
+        noise = rules.noise * (2.0 * uniform[..., 3:] - 1.0)
+        obs = self._observe(state, force, facts, noise)
+        info = Info(
+            reading=reading,
+            terms=terms,
+            command=episode.command,
+            velocity=facts.velocity[..., 0],
+            height=reading.qpos[..., 2],
+            contact=facts.contact,
+            fell=fell,
+            diverged=diverged,
+        )
+        truncated = (step >= rules.horizon) & ~fell
+        return state, TimeStep(obs, reward.astype(np.float32), fell, truncated, obs, info)
+
+    def look(self, state: RobotState) -> Observation:
+        """What is seen in the first moment of an episode, without noise."""
+        facts = self._facts(state.episode, state.physics.reading, state.episode.action, None)
+        return self._observe(state, self.xp.zeros_like(state.episode.push.force), facts, None)
+
+    def _observe(
+        self, state: RobotState, force: Array, facts: Facts, noise: Array | None
+    ) -> Observation:
+        xp, n, episode, domain = self.xp, self.robot.num_joints, state.episode, state.domain
+        angle = 2.0 * math.pi * episode.phase
+        walking = facts.walking[..., None]
+        clock = xp.where(walking, xp.stack([xp.sin(angle), xp.cos(angle)], axis=-1), 0.0)
+        joints = facts.joints + domain.offset
+        exact = xp.concatenate([facts.gravity, facts.turning, joints, facts.joint_speeds], axis=-1)
+        sizes = [3, 3, n, n]
+        widths = np.repeat(list(NOISE.values()), sizes).astype(np.float32)
+        noisy = exact if noise is None else exact + widths * noise
+        scales = np.repeat(list(SCALES.values()), sizes).astype(np.float32)
+        known = xp.concatenate([episode.action, episode.command[..., None], clock], axis=-1)
+        policy = xp.concatenate([noisy * scales, known], axis=-1)
+        hidden = [
+            facts.velocity,
+            state.physics.reading.qvel[..., 2:3],
+            (facts.speed - episode.command)[..., None],
+            facts.height[..., None],
+            facts.foot_height,
+            facts.contact.astype(np.float32),
+            0.1 * force,
+            (domain.friction - 1.0)[..., None],
+        ]
+        privileged = xp.concatenate([exact * scales, known, *hidden], axis=-1)
+        return Observation(policy.astype(np.float32), privileged.astype(np.float32))
+
+    def _facts(
+        self, episode: Episode, reading: Reading, action: Array, target: Array | None
+    ) -> Facts:
+        robot, parts = self.robot, sensed(self.xp, self.robot, reading)
+        velocity, touch = parts.pop("velocity")[..., :2], parts.pop("touch")
+        home = robot.home_joints.astype(np.float32)
+        moved = parts.pop("feet") - episode.feet
+        return Facts(
+            **parts,
+            command=episode.command,
+            velocity=velocity,
+            speed=episode.speed + MEMORY * (velocity[..., 0] - episode.speed),
+            target=parts["joints"] if target is None else target - home,
+            action=action,
+            last_action=episode.action,
+            foot_velocity=moved / np.float32(CONTROL_SECONDS),
+            contact=touch > TOUCH,
+            phase=episode.phase,
+            walking=episode.command > 0.0,
+            sideways=robot.sideways,
+        )
+
+    def _draw_push(self, rules: Rules, step: Array, uniform: Array) -> Push:
+        """A push some steps after `step`, in a random direction."""
+        xp = self.xp
+        soonest, latest = rules.push_pause[..., 0], rules.push_pause[..., 1]
+        pause = soonest + xp.floor(uniform[..., 0] * (latest - soonest)).astype(np.int32)
+        least, most = rules.push_force[..., 0], rules.push_force[..., 1]
+        size = least + (most - least) * uniform[..., 1]
+        angle = 2.0 * math.pi * uniform[..., 2]
+        force = size[..., None] * xp.stack([xp.cos(angle), xp.sin(angle)], axis=-1)
+        return Push((step + pause).astype(np.int32), force.astype(np.float32))
 
     # One world ---------------------------------------------------------------------------------
 
@@ -184,6 +359,12 @@ class RobotWorld:
             "agents": 1,
             "actions": list(self.robot.joints),
         }
+
+
+def is_valid(xp: Any, reading: Reading) -> Array:
+    """Whether a simulation (...) has not diverged; NaN is below no bound."""
+    qpos, qvel = xp.abs(reading.qpos), xp.abs(reading.qvel)
+    return (qpos < BEYOND_SENSE).all(-1) & (qvel < BEYOND_SENSE).all(-1)
 
 
 def _uniform(keys: Key, count: int) -> Array:
