@@ -57,11 +57,3 @@ def test_a_compiled_program_gives_the_results_of_its_function():
 )
 def test_a_ratio_is_unknown_where_a_side_is_unknown_or_endless(slow, fast, expected):
     assert timer.ratio(slow, fast) == expected
-
-
-def test_progress_lines_carry_the_time_and_keep_standard_output_clean(capsys):
-    now = iter([100.0, 112.34])
-    timer.Progress(clock=lambda: next(now))("compiled")
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == "[   12.3 s] compiled\n"
