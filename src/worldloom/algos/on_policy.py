@@ -273,19 +273,11 @@ class MinibatchAgent:
             return jax.lax.scan(one, state, shuffled(key, size, config.num_minibatches))
 
         new, parts = jax.lax.scan(epoch, state, draws.split(key, config.num_epochs))
-        metrics = mean_of_good(parts) | {"explained_variance": self.explained_variance(samples)}
+        explained = explained_variance(samples.returns, samples.advantage, self.axis_name)
+        metrics = mean_of_good(parts) | {"explained_variance": explained}
         # Only now: ratios compare policies that see the world alike.
         normaliser = observe(state.normaliser, rollout.obs, self.axis_name)
         return new.replace(normaliser=normaliser, updates=state.updates + 1), metrics
-
-    def explained_variance(self, samples: Samples) -> Array:
-        """Of the returns, by values that miss them by the advantage: 1 is perfect, 0 no use."""
-
-        def variance(values: Array) -> Array:
-            centre = shared_mean(values.mean(), self.axis_name)
-            return shared_mean(jnp.square(values - centre).mean(), self.axis_name)
-
-        return 1.0 - variance(samples.advantage) / jnp.maximum(variance(samples.returns), 1e-8)
 
 
 def guarded_step(
@@ -338,6 +330,16 @@ def weighted_mean(weight: Array | None) -> Callable[[Array], Array]:
 def shared_mean(tree: PyTree, axis_name: str | None) -> PyTree:
     """Means over the devices of `axis_name`; what there is where there is one device."""
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+
+
+def explained_variance(returns: Array, advantage: Array, axis_name: str | None) -> Array:
+    """Of returns (N,), by values that miss them by `advantage`: 1 is perfect, 0 no use."""
+
+    def variance(values: Array) -> Array:
+        centre = shared_mean(values.mean(), axis_name)
+        return shared_mean(jnp.square(values - centre).mean(), axis_name)
+
+    return 1.0 - variance(advantage) / jnp.maximum(variance(returns), 1e-8)
 
 
 def shuffled(key: Key, size: int, parts: int) -> Array:
