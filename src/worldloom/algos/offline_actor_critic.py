@@ -29,7 +29,7 @@ from worldloom.algos.offline import (
     OfflineLearner,
     bootstrapped,
 )
-from worldloom.core.types import Array, Key, PyTree
+from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, critics, squashed_mode
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
@@ -90,12 +90,10 @@ class DelayedActorCritic(OfflineAgent):
         """Squared errors, summed over both critics."""
         return actor_critic.critic_loss(weights, rows.obs, rows.action, target)
 
-    def actor_loss(self, weights: Weights, rows: Rows, *inputs: PyTree) -> tuple[Array, Metrics]:
-        """The loss of the actor, and `actor_loss` and `clone_error`; inputs: `actor_inputs`."""
-        raise NotImplementedError
-
-    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
-        """What the actor's loss takes beside weights and rows; metrics: of the critics' step."""
+    def actor_loss(
+        self, weights: Weights, learner: DelayedLearner, rows: Rows, metrics: Metrics
+    ) -> tuple[Array, Metrics]:
+        """The actor's loss, and `actor_loss` and `clone_error`; metrics: of the critics' step."""
         raise NotImplementedError
 
     def update(
@@ -107,10 +105,9 @@ class DelayedActorCritic(OfflineAgent):
             learner.critic, learner.hyper.critic_rate, self.critic_loss, rows, target
         )
         learner = learner.replace(critic=critic, step=learner.step + 1)
-        inputs = self.actor_inputs(learner, metrics)
 
         def actor_step(learner: DelayedLearner) -> DelayedLearner:
-            return delayed_step(learner, learner.hyper, self.actor_loss, rows, *inputs)
+            return delayed_step(learner, learner.hyper, self.actor_loss, learner, rows, metrics)
 
         if turn is None:
             due = learner.step % self.period == 0

@@ -18,7 +18,7 @@ from worldloom.algos.offline_actor_critic import (
     DelayedHyper,
     DelayedLearner,
 )
-from worldloom.core.types import Array, Key, PyTree
+from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, critics, deterministic
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
@@ -67,7 +67,7 @@ class ReBRAC(DelayedActorCritic):
         return loss, {"critic_loss": loss, "q": q.mean(), "spread": jnp.abs(q - q.mean()).mean()}
 
     def actor_loss(
-        self, weights: Weights, rows: Rows, critic: Weights, spread: Array, penalty: Array
+        self, weights: Weights, learner: DelayedLearner, rows: Rows, metrics: Metrics
     ) -> tuple[Array, Metrics]:
         """penalty |pi(s) - a|^2 - Q(s, pi(s)) / spread (eq. 3), Q the lesser of two.
 
@@ -76,14 +76,10 @@ class ReBRAC(DelayedActorCritic):
         the data, does not change by that.
         """
         action = deterministic(weights, rows.obs)
-        q = critics(critic, rows.obs, action).min(0)
+        q = critics(learner.critic.params, rows.obs, action).min(0)
         clone = jnp.square(action - rows.action).sum(-1).mean()
-        loss = penalty * clone - q.mean() / (spread + 1e-8)
+        loss = learner.hyper.actor_penalty * clone - q.mean() / (metrics["spread"] + 1e-8)
         return loss, {"actor_loss": loss, "clone_error": clone}
-
-    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
-        """Both critics, the spread of their values, and the actor's penalty."""
-        return learner.critic.params, metrics["spread"], learner.hyper.actor_penalty
 
     def policy(self, learner: DelayedLearner, dataset: Dataset) -> PolicyState:
         """Deterministic policy: the target actor, which errors of the critics move less."""

@@ -14,7 +14,7 @@ from worldloom.algos.offline_actor_critic import (
     DelayedHyper,
     DelayedLearner,
 )
-from worldloom.core.types import Array, PyTree
+from worldloom.core.types import Array
 from worldloom.nn.offline import Weights, critic, deterministic, member
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
@@ -40,19 +40,18 @@ class TD3BC(DelayedActorCritic):
     config: TD3BCConfig = field(default_factory=TD3BCConfig)
 
     def actor_loss(
-        self, weights: Weights, rows: Rows, first_critic: Weights, alpha: Array
+        self, weights: Weights, learner: DelayedLearner, rows: Rows, metrics: Metrics
     ) -> tuple[Array, Metrics]:
-        """-lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 3 and 5)."""
+        """-lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 3 and 5).
+
+        Q is the first critic.
+        """
         action = deterministic(weights, rows.obs)
-        q = critic(first_critic, rows.obs, action)
-        scale = alpha / jax.lax.stop_gradient(jnp.abs(q).mean() + 1e-8)
+        q = critic(member(learner.critic.params, 0), rows.obs, action)
+        scale = learner.hyper.alpha / jax.lax.stop_gradient(jnp.abs(q).mean() + 1e-8)
         clone = jnp.square(action - rows.action).mean()
         loss = clone - scale * q.mean()
         return loss, {"actor_loss": loss, "clone_error": clone}
-
-    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
-        """The first critic and alpha."""
-        return member(learner.critic.params, 0), learner.hyper.alpha
 
     def policy(self, learner: DelayedLearner, dataset: Dataset) -> PolicyState:
         """Deterministic policy: the actor."""
