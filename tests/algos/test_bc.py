@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 
-from worldloom.algos import bc
 from worldloom.algos.bc import BC, BCConfig, BCHyper
 from worldloom.algos.offline import make_table
 from worldloom.core.protocols import EnvSpec
@@ -98,8 +97,8 @@ def test_discrete_actions_are_cloned_from_their_numbers(learn):
 def test_the_world_says_whether_actions_are_choices():
     choice = EnvSpec("choice", Box(0, 1, (2,)), Discrete(4))
     vector = EnvSpec("vector", Box(0, 1, (2,)), Box(-1, 1, (3,)))
-    assert bc.make(BCConfig(), choice).num_actions == 4
-    assert bc.make(BCConfig(), vector) == bc.make(BCConfig()) == BC(BCConfig())
+    assert BC.make(BCConfig(), choice).num_actions == 4
+    assert BC.make(BCConfig(), vector) == BC.make(BCConfig()) == BC(BCConfig())
 
 
 def test_settings_that_cannot_be_are_refused():

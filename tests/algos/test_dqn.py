@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos import dqn
 from worldloom.algos.dqn import DQN, DQNConfig
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
@@ -184,6 +183,6 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
 
 def test_widths_read_from_a_file_are_as_good_as_a_tuple():
     assert DQNConfig(hidden=[8, 8]) == DQNConfig(hidden=(8, 8))
-    one, other = (dqn.make(DQNConfig(hidden=w), SPEC, Networks()) for w in ([8], (8,)))
+    one, other = (DQN.make(DQNConfig(hidden=w), SPEC, Networks()) for w in ([8], (8,)))
     assert hash(one) == hash(other)
     assert one == other

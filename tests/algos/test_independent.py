@@ -17,7 +17,7 @@ from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Batch
 from worldloom.nn.networks import Networks
 
-AGENTS, BATCH, WORLDS = 3, 8, 6
+AGENTS, BATCH = 3, 8
 SPEC = EnvSpec("test", Box(0, 3, (2, 5), "uint8"), Discrete(4), num_agents=AGENTS)
 ALGORITHMS = {
     "iqn": IQNConfig(hidden=16, num_quantiles=4, levels="own", noisy=True, batch_size=BATCH),
@@ -27,7 +27,7 @@ ALGORITHMS = {
 
 
 class Case:
-    """Learners, batches, observations and keys of three different agents of one algorithm."""
+    """Learners, batches and keys of three different agents of one algorithm."""
 
     def __init__(self, name: str) -> None:
         agent = self.agent = algos.get(name).make(ALGORITHMS[name], SPEC, Networks())
@@ -43,17 +43,14 @@ class Case:
             np.full((AGENTS, BATCH), 0.9, np.float32),
             seen(BATCH),
         )
-        self.obs = seen(WORLDS)
         self.keys = jax.random.split(jax.random.key(1), AGENTS)
         start = jax.jit(lambda key, obs: independent.init(agent, key, obs, AGENTS))
-        self.learners = start(jax.random.key(0), self.obs[0])
+        self.learners = start(jax.random.key(0), self.batches.obs[0])
         self.train = jax.jit(lambda *a: independent.parallel_train_agents(agent, *a))
         self.train_some = jax.jit(
             lambda *a: independent.parallel_train_agents(agent, *a[:-1], ready=a[-1])
         )
-        self.act = jax.jit(lambda *a: independent.parallel_take_actions(agent, *a, explore=0.3))
         self.update_one = jax.jit(agent.update)
-        self.act_one = jax.jit(lambda *a: agent.act(*a, explore=0.3)[0])
 
 
 case_of = cache(Case)
@@ -90,27 +87,6 @@ def test_all_at_once_learn_what_each_learns_alone(case):
         )
         assert_close(stack.index(together, i), alone)
         assert_close(stack.index(metrics, i), measured)
-
-
-def test_all_at_once_choose_what_each_chooses_alone(case):
-    together = case.act(case.learners.params, case.obs, case.keys)
-    assert together.shape == (AGENTS, WORLDS)
-    for i in range(AGENTS):
-        alone = case.act_one(stack.index(case.learners.params, i), case.obs[i], case.keys[i])
-        np.testing.assert_array_equal(together[i], alone)
-
-
-def test_lists_of_agents_are_as_good_as_stacks(dqn):
-    learners, batches = stack.unstack(dqn.learners), stack.unstack(dqn.batches)
-    assert_close(
-        dqn.train(learners, batches, list(dqn.keys)),
-        dqn.train(dqn.learners, dqn.batches, dqn.keys),
-    )
-    params = [learner.params for learner in learners]
-    np.testing.assert_array_equal(
-        dqn.act(params, list(dqn.obs), list(dqn.keys)),
-        dqn.act(dqn.learners.params, dqn.obs, dqn.keys),
-    )
 
 
 def test_agents_that_are_not_ready_stay_as_they_are_and_report_nan(dqn):

@@ -9,7 +9,7 @@ import optax
 import pytest
 from scipy import stats
 
-from worldloom.algos.iqn import IQN, PASSES, IQNConfig, make, midpoints, quantile_huber
+from worldloom.algos.iqn import IQN, PASSES, IQNConfig, midpoints, quantile_huber
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Batch
@@ -21,7 +21,7 @@ CONFIG = IQNConfig(hidden=8, num_quantiles=4, act_quantiles=6, batch_size=ROWS)
 
 
 def make_agent(**options) -> IQN:
-    return make(replace(CONFIG, **options), SPEC, Networks())
+    return IQN.make(replace(CONFIG, **options), SPEC, Networks())
 
 
 def make_batch(seed=0) -> Batch:
@@ -301,7 +301,7 @@ def test_a_wrong_option_is_named_with_its_remedy(options, message):
 def test_a_world_with_continuous_actions_is_refused():
     spec = replace(SPEC, action=Box(-1.0, 1.0, (2,)))
     with pytest.raises(ValueError, match="needs a Discrete choice"):
-        make(CONFIG, spec, Networks())
+        IQN.make(CONFIG, spec, Networks())
 
 
 @pytest.mark.parametrize(
@@ -311,12 +311,12 @@ def test_a_world_with_continuous_actions_is_refused():
 )
 def test_what_the_quantile_network_cannot_use_is_left_to_dqn(networks):
     with pytest.raises(ValueError, match=r"iqn: probe brings a network .* use dqn"):
-        make(CONFIG, SPEC, networks)
+        IQN.make(CONFIG, SPEC, networks)
 
 
 def test_observations_enter_by_the_encoder_of_the_world():
     encode = Networks(encode=lambda obs: obs["seen"].reshape(obs["seen"].shape[0], -1))
-    agent = make(CONFIG, SPEC, encode)
+    agent = IQN.make(CONFIG, SPEC, encode)
     obs = {"seen": make_batch().obs, "noise": jnp.zeros(ROWS)}
     learner = agent.init(jax.random.key(0), obs)
     plain = make_agent().init(jax.random.key(0), obs["seen"])

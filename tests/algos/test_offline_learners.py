@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from worldloom import algos
-from worldloom.algos.actor_critic import apply_gradients, compute_gradients, init_train_state
+from worldloom.algos.actor_critic import apply_gradients, gradient_step, init_train_state
 from worldloom.algos.offline import bootstrapped, make_table, training_step
 from worldloom.core import stack
 from worldloom.nn.offline import critics
@@ -124,9 +124,13 @@ def test_target_critics_move_towards_the_critics_by_a_share(
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_gradients_come_with_the_metrics_of_the_loss():
-    grads, metrics = compute_gradients(lambda x, y: (x * x * y, {"seen": x}), 3.0, 2.0)
-    assert (float(grads), float(metrics["seen"])) == (12.0, 3.0)
+def test_a_gradient_step_comes_with_the_metrics_of_the_loss():
+    state = init_train_state(jnp.float32(3.0))
+    stepped, metrics = gradient_step(state, 0.1, lambda x, y: (x * x * y, {"obs": x}), 2.0)
+    assert float(metrics["obs"]) == 3.0
+    jax.tree.map(
+        np.testing.assert_array_equal, stepped, apply_gradients(state, jnp.float32(12.0), 0.1)
+    )
 
 
 def test_what_is_terminated_is_worth_its_reward(chain):

@@ -21,14 +21,16 @@ from table_world import (
 )
 
 from worldloom.algos import on_policy, ppo
-from worldloom.algos.on_policy import Rollout, gae
-from worldloom.algos.ppo import PPO, PPOConfig, Samples
+from worldloom.algos.on_policy import Rollout, Samples, gae
+from worldloom.algos.ppo import PPO, PPOConfig
+from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import autoreset, batch
 from worldloom.core.types import TimeStep
 from worldloom.nn.actor_critic import ActorCritic
 from worldloom.nn.networks import Network, Networks
+from worldloom.nn.normaliser import observe
 from worldloom.nn.policy import policy_step
 
 GAMMA = 0.6
@@ -62,8 +64,18 @@ def first(agent, env, params, key):
     return agent.init(init_key, timestep.obs), worlds, timestep
 
 
+def iteration(agent, env, state, worlds, timestep, params, key):
+    """A rollout and the update from it; also the time steps (T, B, ...)."""
+    play_key, learn_key = draws.split(key)
+    worlds, timestep, rollout, steps = on_policy.collect(
+        agent, env, state, worlds, timestep, params, play_key
+    )
+    state, metrics = agent.update(state, rollout, learn_key)
+    return state, worlds, timestep, metrics, steps
+
+
 begin = jax.jit(partial(first, AGENT, WORLDS))
-iterate = jax.jit(partial(AGENT.iteration, WORLDS, watch=lambda steps: steps))
+iterate = jax.jit(partial(iteration, AGENT, WORLDS))
 play = jax.jit(partial(on_policy.collect, AGENT, WORLDS))
 update = jax.jit(AGENT.update)
 policy = jax.jit(AGENT.policy)
@@ -185,7 +197,7 @@ def test_a_continuous_action_finds_its_target_through_the_normaliser():
     @jax.jit
     def program(key):
         def one(carry, key):
-            *carry, metrics, _ = agent.iteration(env, *carry, params, key)
+            *carry, metrics, _ = iteration(agent, env, *carry, params, key)
             return tuple(carry), metrics
 
         keys = jax.random.split(key, config.anneal_updates)
@@ -422,9 +434,11 @@ def test_learning_rate_and_entropy_cost_fall_to_their_ends():
         final_entropy_cost=0.1,
     )
     agent = PPO(config, NETWORK)
-    at = [agent.annealed(jnp.int32(n)) for n in (0, 5, 10, 99)]
-    np.testing.assert_allclose(at, [(0.1, 0.5), (0.06, 0.3), (0.02, 0.1), (0.02, 0.1)], rtol=1e-5)
-    assert PPO(PPOConfig(), NETWORK).annealed(jnp.int32(10**6))[0] == pytest.approx(3e-4)
+    updates = jnp.asarray([0, 5, 10, 99])
+    rates, costs = (jax.vmap(f)(updates) for f in (agent.learning_rate, agent.entropy_cost))
+    np.testing.assert_allclose(rates, [0.1, 0.06, 0.02, 0.02], rtol=1e-5)
+    np.testing.assert_allclose(costs, [0.5, 0.3, 0.1, 0.1], rtol=1e-5)
+    assert PPO(PPOConfig(), NETWORK).learning_rate(jnp.int32(10**6)) == pytest.approx(3e-4)
 
 
 def test_without_exploration_the_likeliest_action_is_taken():
@@ -482,7 +496,7 @@ def test_the_deterministic_policy_is_the_mode(normalised):
     agent = ppo.make(config, spec, Networks())
     obs = 5.0 + 3.0 * jax.random.normal(jax.random.key(1), (4, 6, 3))
     state = jax.jit(agent.init)(jax.random.key(0), obs[0])
-    state = state.replace(normaliser=ppo.observe(state.normaliser, obs))
+    state = state.replace(normaliser=observe(state.normaliser, obs))
     action, _ = agent.act(state, obs[0], jax.random.key(2), explore=0.0)
     exported = policy_step(agent.deterministic(state), obs[0])
     np.testing.assert_allclose(exported, jnp.clip(action, -1, 1), atol=1e-5)

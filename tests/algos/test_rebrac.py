@@ -31,16 +31,18 @@ def test_the_actor_stands_between_the_data_and_the_best_action(
 
 
 def test_a_constant_added_to_all_values_does_not_move_the_actor(agent, start, bandit_table):
-    learner = start(agent)
+    learner = start(agent, actor_penalty=0.1)
     rows = bandit_table.take(jnp.arange(64))
     layers = learner.critic.params
     raised = (*layers[:-1], layers[-1] | {"bias": layers[-1]["bias"] + 50.0})
 
     @jax.jit
     def gradients(critic):
-        spread = agent.critic_loss(critic, rows, rows.reward)[1]["spread"]
-        loss = jax.grad(lambda w: agent.actor_loss(w, rows, critic, spread, 0.1)[0])
-        return loss(learner.actor.params)
+        metrics = agent.critic_loss(critic, rows, rows.reward)[1]
+        judged = learner.replace(critic=learner.critic.replace(params=critic))
+        return jax.grad(agent.actor_loss, has_aux=True)(
+            learner.actor.params, judged, rows, metrics
+        )[0]
 
     for one, other in zip(
         *map(jax.tree.leaves, (gradients(layers), gradients(raised))), strict=True

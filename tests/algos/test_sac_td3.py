@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from worldloom import algos
-from worldloom.algos.actor_critic import adapt_temperature
+from worldloom.algos.actor_critic import init_train_state
 from worldloom.algos.sac import SAC, SACConfig
 from worldloom.algos.td3 import TD3, TD3Config
 from worldloom.core.types import Batch
@@ -161,9 +161,10 @@ def test_the_target_of_sac_is_the_soft_value_of_what_follows():
     agent, batch = make("sac", reward_scale=3.0), random_batch()
     learner = start(agent)
     other = start(agent, seed=5).critic.params
-    learner = learner.replace(target_critic=other)
+    log_temperature = init_train_state(jnp.log(0.7))
+    learner = learner.replace(target_critic=other, log_temperature=log_temperature)
     noise = jax.random.normal(jax.random.key(1), (ROWS, SIZE))
-    found = agent.target(learner, batch, noise, jnp.float32(0.7))
+    found = agent.target(learner, batch, noise)
     action, log_prob = squash(*gaussian(learner.actor.params, batch.next_obs), noise)
     q = np.asarray(critics(other, batch.next_obs, action))
     value = np.minimum(q[0], q[1]) - 0.7 * np.asarray(log_prob)
@@ -178,8 +179,9 @@ def test_the_temperature_falls_while_the_policy_is_less_sure_than_it_may_be():
     assert metrics["temperature"] == 1.0
     assert metrics["entropy"] > -1.0 * SIZE, "its target, for each dimension of the action"
     np.testing.assert_allclose(after.log_temperature.params, -0.01, rtol=1e-3)
-    surer = adapt_temperature(before.log_temperature, jnp.float32(-3.0), -1.0 * SIZE, 0.01)
-    np.testing.assert_allclose(surer.params, 0.01, rtol=1e-3)
+    sure = replace(agent, config=replace(agent.config, target_entropy=5.0))
+    after, _ = update(sure, before, random_batch(), jax.random.key(1))
+    np.testing.assert_allclose(after.log_temperature.params, 0.01, rtol=1e-3)
 
 
 def test_the_target_of_td3_smooths_over_actions_by_clipped_noise():

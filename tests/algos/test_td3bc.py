@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from worldloom.algos.td3bc import TD3BCConfig, TD3BCHyper
-from worldloom.nn.offline import member
 from worldloom.nn.policy import policy_step
 
 RATES = {"actor_rate": 3e-3, "critic_rate": 3e-3}
@@ -36,13 +35,12 @@ def test_the_actor_stands_between_the_data_and_the_best_action(
 def test_the_scale_of_rewards_does_not_matter_to_the_actor(agent, start, bandit_table):
     learner = start(agent)
     rows = bandit_table.take(jnp.arange(64))
-    critic = member(learner.critic.params, 0)
-    louder = (*critic[:-1], jax.tree.map(lambda x: 100.0 * x, critic[-1]))
-    grad = jax.jit(jax.grad(lambda w, c: agent.actor_loss(w, rows, c, 2.5)[0]))
-    weights = learner.actor.params
-    for one, other in zip(
-        jax.tree.leaves(grad(weights, critic)), jax.tree.leaves(grad(weights, louder)), strict=True
-    ):
+    *layers, last = learner.critic.params
+    critic = (*layers, jax.tree.map(lambda x: 100.0 * x, last))
+    louder = learner.replace(critic=learner.critic.replace(params=critic))
+    grad = jax.jit(jax.grad(lambda w, learner: agent.actor_loss(w, learner, rows, {})[0]))
+    grads = [jax.tree.leaves(grad(learner.actor.params, judge)) for judge in (learner, louder)]
+    for one, other in zip(*grads, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 

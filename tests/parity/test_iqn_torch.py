@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="parity with PyTorch needs the torch
 
 from oracles.torch_weights import from_flax, noise_to_flax  # noqa: E402
 from worldloom.algos.iqn import IQN, PASSES, IQNConfig, quantile_huber  # noqa: E402
-from worldloom.algos.targets import TargetLearner  # noqa: E402
+from worldloom.algos.off_policy import TargetLearner  # noqa: E402
 from worldloom.core.types import Batch  # noqa: E402
 from worldloom.nn.iqn import IQNJAX  # noqa: E402
 from worldloom.suites.grid import torch_iqn  # noqa: E402

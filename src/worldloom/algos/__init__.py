@@ -1,7 +1,8 @@
 """Learning algorithms, one file each, and the list of them: `names`, `get`, `register`.
 
-An algorithm is a file of this folder that ends in `ALGORITHM = Algorithm(...)`; the list is read
-from the files, so adding one touches no other. An algorithm and its options are attributes too:
+An algorithm is a file of this folder that ends in `ABOUT = (name, description, loop, actions)` and
+`ALGORITHM = Algorithm(*ABOUT, config, make)`; the list is read from the files, so adding one
+touches no other. An algorithm and its options are attributes too:
 `worldloom.algos.IQL`, `worldloom.algos.IQLConfig`. Importing this package imports no jax; an
 algorithm's file is imported when it is first asked for.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from worldloom.algos.algorithm import Algorithm
 
 _REGISTERED: dict[str, "Algorithm"] = {}
-_DESCRIPTOR = "\nALGORITHM = "
+_ABOUT = "\nABOUT = ("
 
 
 def names() -> dict[str, str]:
@@ -59,7 +60,7 @@ class _File(NamedTuple):
 
     module: str
     description: str
-    classes: tuple[str, ...]  # XConfig, X and XHyper
+    classes: list[str]  # XConfig, X and XHyper
 
 
 @functools.cache
@@ -68,21 +69,16 @@ def _files() -> dict[str, _File]:
     files = {}
     for module in pkgutil.iter_modules(__path__):
         source = (pkgutil.get_data(__name__, f"{module.name}.py") or b"").decode()
-        start = source.rfind(_DESCRIPTOR)
+        start = source.rfind(_ABOUT)
         if start < 0:
             continue
-        call: Any = ast.parse(source[start:]).body[0]
-        texts = {k.arg: k.value.value for k in call.value.keywords if k.arg in _TEXTS}
+        statement: Any = ast.parse(source[start:]).body[0]
+        name, description = (text.value for text in statement.value.elts[:2])
         defined = re.findall(r"^class (\w+)", source, re.MULTILINE)
         stems = [one.removesuffix("Config") for one in defined if one.endswith("Config")]
         public = [one for one in defined if re.sub("(Config|Hyper)$", "", one) in stems]
-        files[texts["name"]] = _File(
-            f"{__name__}.{module.name}", texts["description"], tuple(public)
-        )
+        files[name] = _File(f"{__name__}.{module.name}", description, public)
     return files
-
-
-_TEXTS = ("name", "description")
 
 
 @functools.cache

@@ -9,6 +9,9 @@ from worldloom.core.spaces import Box, Dict, Discrete
 
 LoopName = Literal["off_policy", "on_policy", "offline"]
 ActionKind = Literal["discrete", "continuous"]
+DISCRETE: frozenset[ActionKind] = frozenset({"discrete"})
+CONTINUOUS: frozenset[ActionKind] = frozenset({"continuous"})
+ANY = DISCRETE | CONTINUOUS
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from worldloom.algos.on_policy import shared_mean
+from worldloom.algos.config import Config, at_least, fraction, positive
+from worldloom.algos.on_policy import guarded_step, mean_of_good, shared_mean
 from worldloom.core import draws
-from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.nn.actor_critic import dense
 
 
 @dataclass(frozen=True)
-class AMPConfig:
+class AMPConfig(Config):
     """Options of the prior.
 
     weight: what a perfect style is worth in a step, beside the task's reward of that step.
@@ -36,35 +36,20 @@ class AMPConfig:
     scaled as the reference has them, but none is told apart more finely than this.
     """
 
-    weight: float = 0.05
-    hidden: tuple[int, ...] = (256, 128)
-    learning_rate: float = 1e-4
-    gradient_penalty: float = 5.0
-    updates: int = 4
-    batch_size: int = 512
-    replay_rows: int = 32_768
-    replay_adds: int = 2_048
-    replay_share: float = 0.5
-    least_std: float = 0.5
-    max_grad_norm: float = 1.0
+    weight: float = at_least(0, 0.05)
+    hidden: tuple[int, ...] = at_least(1, (256, 128))
+    learning_rate: float = positive(1e-4)
+    gradient_penalty: float = at_least(0, 5.0)
+    updates: int = at_least(1, 4)
+    batch_size: int = at_least(1, 512)
+    replay_rows: int = at_least(1, 32_768)
+    replay_adds: int = at_least(1, 2_048)
+    replay_share: float = fraction(0.5)
+    least_std: float = positive(0.5)
+    max_grad_norm: float = positive(1.0)
 
     def __post_init__(self):
-        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
-        check_fields(
-            "amp",
-            self,
-            at_least={
-                "hidden": 1,
-                "updates": 1,
-                "batch_size": 1,
-                "replay_rows": 1,
-                "replay_adds": 1,
-                "weight": 0,
-                "gradient_penalty": 0,
-            },
-            positive=("learning_rate", "least_std", "max_grad_norm"),
-            fractions=("replay_share",),
-        )
+        super().__post_init__()
         if self.replay_rows % self.replay_adds:
             raise ValueError(
                 f"amp: replay_adds={self.replay_adds} does not divide "
@@ -104,24 +89,6 @@ class AMPState(struct.PyTreeNode):
     memory: Memory
 
 
-class AMPMetrics(struct.PyTreeNode):
-    """() float32 each: means over the updates after a rollout.
-
-    penalty: the mean squared slope of the score at real samples. A sample is classified
-    correctly if its score is on its side of a half. style: of the rollout's steps, as it was
-    paid. skipped: updates whose loss or gradient was not finite; they change nothing.
-    """
-
-    loss: Array
-    penalty: Array
-    real_score: Array
-    fake_score: Array
-    real_accuracy: Array
-    fake_accuracy: Array
-    style: Array
-    skipped: Array
-
-
 # The prior -------------------------------------------------------------------------------------
 
 
@@ -136,10 +103,6 @@ class AMP:
     config: AMPConfig = AMPConfig()
     axis_name: str | None = None
 
-    def shared(self, tree: PyTree) -> PyTree:
-        """Means over the devices; what there is where there is one."""
-        return shared_mean(tree, self.axis_name)
-
     @cached_property
     def network(self) -> Discriminator:
         return Discriminator(self.config.hidden)
@@ -147,7 +110,7 @@ class AMP:
     @property
     def optimiser(self) -> optax.GradientTransformation:
         clip = optax.clip_by_global_norm(self.config.max_grad_norm)
-        return optax.flatten(optax.chain(clip, optax.adam(self.config.learning_rate, b1=0.5)))
+        return optax.flatten(optax.chain(clip, optax.scale_by_adam(b1=0.5)))
 
     def init(self, key: Key, reference: Array) -> AMPState:
         """A fresh state for a reference (R, F)."""
@@ -204,14 +167,10 @@ class AMP:
         (_, parts), grads = jax.value_and_grad(self.loss, has_aux=True)(
             state.params, state, real, fake
         )
-        parts, grads = self.shared((parts, grads))
-        good = jnp.isfinite(parts["loss"]) & jnp.isfinite(optax.tree.norm(grads))
-        step, opt_state = self.optimiser.update(grads, state.opt_state, state.params)
-        new = (optax.apply_updates(state.params, step), opt_state)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(good, new, old), new, (state.params, state.opt_state)
-        )
-        return state.replace(params=params, opt_state=opt_state), parts | {"good": good}
+        parts, grads = shared_mean((parts, grads), self.axis_name)
+        rate = self.config.learning_rate
+        state, step = guarded_step(self.optimiser, state, grads, parts["loss"], rate)
+        return state, parts | {"good": step["good"]}
 
     def fakes(self, state: AMPState, features: Array, key: Key) -> Array:
         """(batch_size, F) from features (N, F), and a share from the memory once it has any."""
@@ -243,11 +202,17 @@ class AMP:
 
     def update(
         self, state: AMPState, features: Array, reference: Array, key: Key
-    ) -> tuple[AMPState, AMPMetrics]:
-        """Learns from a rollout's features (N, F) and a reference (R, F)."""
+    ) -> tuple[AMPState, dict[str, Array]]:
+        """Learns from a rollout's features (N, F) and a reference (R, F).
+
+        Metrics are means over the updates. penalty: the mean squared slope of the score at real
+        samples. A sample is classified correctly if its score is on its side of a half. style: of
+        the rollout's steps, as it was paid. skipped: updates whose loss or gradient was not finite;
+        they change nothing.
+        """
         learn_key, remember_key = draws.split(key)
         reference = jnp.asarray(reference)
-        style = self.shared(self.style(state, features).mean())
+        style = shared_mean(self.style(state, features).mean(), self.axis_name)
         # A row that is not finite would stay in the memory for long.
         finite = jnp.isfinite(features).all(-1, keepdims=True)
         features = jnp.where(finite, features, state.mean)
@@ -258,14 +223,8 @@ class AMP:
             return self.learn(state, reference[rows], self.fakes(state, features, fake_key))
 
         state, parts = jax.lax.scan(one, state, draws.split(learn_key, self.config.updates))
-        good = parts.pop("good")
-        means = {
-            name: jnp.where(good, x, 0.0).sum() / jnp.maximum(good.sum(), 1)
-            for name, x in parts.items()
-        }
-        skipped = (~good).sum().astype(jnp.float32)
         memory = self.remember(state.memory, features, remember_key)
-        return state.replace(memory=memory), AMPMetrics(**means, style=style, skipped=skipped)
+        return state.replace(memory=memory), mean_of_good(parts) | {"style": style}
 
 
 # Beside a policy -------------------------------------------------------------------------------
@@ -301,4 +260,4 @@ class StylePrior:
         features = self.features_of(steps)
         flat = features.reshape(-1, features.shape[-1])
         state, metrics = self.amp.update(state, flat, self.reference, key)
-        return state, {f"prior_{name}": value for name, value in vars(metrics).items()}
+        return state, {f"prior_{name}": value for name, value in metrics.items()}

@@ -11,29 +11,24 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from worldloom.algos.actor_critic import Metrics, compute_gradients
-from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.actor_critic import Metrics, apply_gradients
+from worldloom.algos.algorithm import CONTINUOUS, Algorithm
+from worldloom.algos.config import at_least, positive
 from worldloom.algos.offline import OfflineConfig, bootstrapped
-from worldloom.algos.offline_actor_critic import SoftActorCritic, SoftLearner
+from worldloom.algos.offline_actor_critic import SoftActorCritic, SoftHyper, SoftLearner
 from worldloom.core import draws
-from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.offline import Weights, critics, gaussian, squash
 from worldloom.replay.dataset import Rows
 
 
-class CQLHyper(struct.PyTreeNode):
+class CQLHyper(SoftHyper):
     """Numbers that may differ between learners of one program; the paper's for locomotion."""
 
-    actor_rate: float = 1e-4
-    critic_rate: float = 3e-4
-    temperature_rate: float = 1e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    conservatism: float = 5.0  # alpha of eq. 4
-    entropy: float = -1.0  # target entropy of the policy, for each dimension of the action
+    actor_rate: float = positive(1e-4)
+    temperature_rate: float = positive(1e-4)
+    conservatism: float = at_least(0, 5.0)  # alpha of eq. 4
 
 
 @dataclass(frozen=True)
@@ -44,20 +39,9 @@ class CQLConfig(OfflineConfig):
     a CPU and the same to rounding.
     """
 
-    num_samples: int = 10
-    num_parts: int = 4
+    num_samples: int = at_least(1, 10)
+    num_parts: int = at_least(1, 4)
     hyper: CQLHyper = field(default_factory=CQLHyper)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields("cql", self, at_least={"num_samples": 1, "num_parts": 1})
-        check_fields(
-            "cql",
-            self.hyper,
-            at_least={"conservatism": 0},
-            positive=("actor_rate", "critic_rate", "temperature_rate"),
-            fractions=("gamma", "tau"),
-        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +100,7 @@ class CQL(SoftActorCritic):
         # The paper's backup has no entropy in it.
         next_value = critics(learner.target_critic, rows.next_obs, next_action).min(0)
         target = bootstrapped(rows, hyper.gamma, next_value)
-        grads, metrics = compute_gradients_in_parts(
+        grads, metrics = gradients_in_parts(
             self.config.num_parts,
             partial(self.critic_loss, hyper.conservatism),
             learner.critic.params,
@@ -126,13 +110,14 @@ class CQL(SoftActorCritic):
             log_prob,
         )
         noise = draws.normal(actor_key, rows.action.shape)
-        return self.finish_update(learner, rows, noise, grads, metrics)
+        critic = apply_gradients(learner.critic, grads, hyper.critic_rate)
+        return self.finish_update(learner, critic, rows, noise, metrics)
 
 
-def compute_gradients_in_parts(
+def gradients_in_parts(
     parts: int, loss: Callable[..., tuple[Array, Metrics]], params: PyTree, *rows: PyTree
 ) -> tuple[PyTree, Metrics]:
-    """As `compute_gradients`, of a loss and metrics that are means over rows (B, ...).
+    """Gradients by `params`, and metrics, of a loss that is a mean over rows (B, ...).
 
     Part after part, of which there are `parts` if that divides B: what a network makes of
     thousands of rows would not stay in a CPU's caches on its way back.
@@ -145,7 +130,7 @@ def compute_gradients_in_parts(
         return jnp.moveaxis(leaf.reshape(size // parts, parts, *leaf.shape[1:]), 1, 0)
 
     def one(total: PyTree, rows: PyTree) -> tuple[PyTree, Metrics]:
-        grads, metrics = compute_gradients(loss, params, *rows)
+        grads, metrics = jax.grad(loss, has_aux=True)(params, *rows)
         return jax.tree.map(jnp.add, total, grads), metrics
 
     start = jax.tree.map(jnp.zeros_like, params)
@@ -153,11 +138,5 @@ def compute_gradients_in_parts(
     return jax.tree.map(lambda x: x / parts, total), jax.tree.map(lambda x: x.mean(0), metrics)
 
 
-ALGORITHM = Algorithm(
-    name="cql",
-    description="conservative Q-learning: values that are lower bounds",
-    loop="offline",
-    actions=frozenset({"continuous"}),
-    config=CQLConfig,
-    make=lambda config, spec=None, networks=None: CQL(config),
-)
+ABOUT = ("cql", "conservative Q-learning: values that are lower bounds", "offline", CONTINUOUS)
+ALGORITHM = Algorithm(*ABOUT, CQLConfig, CQL.make)

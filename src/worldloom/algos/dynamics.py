@@ -16,42 +16,28 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.actor_critic import (
-    Metrics,
-    apply_gradients,
-    compute_gradients,
-    init_train_state,
-)
+from worldloom.algos.actor_critic import Metrics, gradient_step, init_train_state
+from worldloom.algos.config import Config, at_least, positive
 from worldloom.core import draws
-from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key
-from worldloom.nn.offline import Weights, make_mlp
+from worldloom.nn.offline import Weights, make_mlp, mlp
 from worldloom.replay.dataset import Dataset
 
 SMALLEST_CHANGE = 1e-6  # deviation of a signal's change, below which it is taken not to change
 
 
 @dataclass(frozen=True)
-class DynamicsConfig:
+class DynamicsConfig(Config):
     """num_members: E networks, 2 at least, since one cannot disagree.
 
     The learning rate falls to 0 in the course of the updates.
     """
 
-    hidden: tuple[int, ...] = (64, 64)
-    num_members: int = 5
-    updates: int = 10_000  # of each member
-    batch_size: int = 256
-    learning_rate: float = 1e-3
-
-    def __post_init__(self):
-        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
-        check_fields(
-            "dynamics",
-            self,
-            at_least={"hidden": 1, "updates": 1, "batch_size": 1, "num_members": 2},
-            positive=("learning_rate",),
-        )
+    hidden: tuple[int, ...] = at_least(1, (64, 64))
+    num_members: int = at_least(2, 5)
+    updates: int = at_least(1, 10_000)  # of each member
+    batch_size: int = at_least(1, 256)
+    learning_rate: float = positive(1e-3)
 
 
 class Dynamics(struct.PyTreeNode):
@@ -91,11 +77,8 @@ def next_observations(model: Dynamics, obs: Array, action: Array) -> Array:
     return obs + model.change_mean + model.change_std * change
 
 
-def _network(weights: Weights, x: Array) -> Array:
-    """Outputs (B, n) for inputs (B, n + m); smooth, for whoever follows its slopes."""
-    for layer in weights[:-1]:
-        x = jax.nn.silu(x @ layer["kernel"] + layer["bias"])
-    return x @ weights[-1]["kernel"] + weights[-1]["bias"]
+# Smooth, for whoever follows its slopes: outputs (B, n) for inputs (B, n + m).
+_network = partial(mlp, activation=jax.nn.silu)
 
 
 def _loss(weights: Weights, inputs: Array, targets: Array) -> tuple[Array, Metrics]:
@@ -118,8 +101,7 @@ def _learn(
         def one(learned, step):
             key, rate = step
             index = own[draws.integers(key, (config.batch_size,), size)]
-            grads, loss = compute_gradients(_loss, learned.params, inputs[index], targets[index])
-            return apply_gradients(learned, grads, rate), loss
+            return gradient_step(learned, rate, _loss, inputs[index], targets[index])
 
         steps = (draws.split(learn_key, config.updates), rates)
         start = init_train_state(make_mlp(start_key, sizes))

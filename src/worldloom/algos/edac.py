@@ -10,48 +10,30 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from worldloom.algos.actor_critic import Metrics, compute_gradients, soft_value
-from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.actor_critic import Metrics, gradient_step, soft_value
+from worldloom.algos.algorithm import CONTINUOUS, Algorithm
+from worldloom.algos.config import at_least
 from worldloom.algos.offline import OfflineConfig, bootstrapped
-from worldloom.algos.offline_actor_critic import SoftActorCritic, SoftLearner
+from worldloom.algos.offline_actor_critic import SoftActorCritic, SoftHyper, SoftLearner
 from worldloom.core import draws
-from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, critic, for_each
 from worldloom.replay.dataset import Rows
 
 
-class EDACHyper(struct.PyTreeNode):
+class EDACHyper(SoftHyper):
     """Numbers that may differ between learners of one program; the paper's for locomotion."""
 
-    actor_rate: float = 3e-4
-    critic_rate: float = 3e-4
-    temperature_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    diversity: float = 1.0  # eta of eq. 4
-    entropy: float = -1.0  # target entropy of the policy, for each dimension of the action
+    diversity: float = at_least(0, 1.0)  # eta of eq. 4
 
 
 @dataclass(frozen=True)
 class EDACConfig(OfflineConfig):
     """num_critics: N of the paper, 10 to 50 there."""
 
-    num_critics: int = 10
+    num_critics: int = at_least(2, 10)
     hyper: EDACHyper = field(default_factory=EDACHyper)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields("edac", self, at_least={"num_critics": 2})
-        check_fields(
-            "edac",
-            self.hyper,
-            at_least={"diversity": 0},
-            positive=("actor_rate", "critic_rate", "temperature_rate"),
-            fractions=("gamma", "tau"),
-        )
 
 
 def alignment(slopes: Array) -> Array:
@@ -70,10 +52,6 @@ class EDAC(SoftActorCritic):
     """The algorithm, as pure functions."""
 
     config: EDACConfig = field(default_factory=EDACConfig)
-
-    @property
-    def num_critics(self) -> int:
-        return self.config.num_critics
 
     def critic_loss(
         self, weights: Weights, rows: Rows, target: Array, diversity: Array
@@ -102,28 +80,17 @@ class EDAC(SoftActorCritic):
         self, learner: SoftLearner, rows: Rows, key: Key, turn: int | None = None
     ) -> tuple[SoftLearner, Metrics]:
         """One step of critics, actor and temperature on rows (B, ...)."""
-        hyper = learner.hyper
+        hyper, obs = learner.hyper, rows.next_obs
         next_noise, noise = draws.normal(key, (2, *rows.action.shape))
-        next_value = soft_value(
-            learner.actor.params,
-            rows.next_obs,
-            next_noise,
-            learner.target_critic,
-            rows.next_obs,
-            learner.temperature,
+        next_value, _ = soft_value(
+            learner.actor.params, learner.target_critic, learner.temperature, obs, obs, next_noise
         )
         target = bootstrapped(rows, hyper.gamma, next_value)
-        grads, metrics = compute_gradients(
-            self.critic_loss, learner.critic.params, rows, target, hyper.diversity
+        critic, metrics = gradient_step(
+            learner.critic, hyper.critic_rate, self.critic_loss, rows, target, hyper.diversity
         )
-        return self.finish_update(learner, rows, noise, grads, metrics)
+        return self.finish_update(learner, critic, rows, noise, metrics)
 
 
-ALGORITHM = Algorithm(
-    name="edac",
-    description="soft actor-critic with an ensemble of diverse critics",
-    loop="offline",
-    actions=frozenset({"continuous"}),
-    config=EDACConfig,
-    make=lambda config, spec=None, networks=None: EDAC(config),
-)
+ABOUT = ("edac", "soft actor-critic with an ensemble of diverse critics", "offline", CONTINUOUS)
+ALGORITHM = Algorithm(*ABOUT, EDACConfig, EDAC.make)

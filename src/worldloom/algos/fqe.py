@@ -6,32 +6,33 @@ Q(s, a) towards r + gamma Q'(s', pi(s')), with Q' a slow average of Q.
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 
-from worldloom.algos import actor_critic
 from worldloom.algos.actor_critic import (
     Metrics,
     TrainState,
-    apply_gradients,
-    compute_gradients,
+    critic_loss,
+    gradient_step,
     init_train_state,
 )
+from worldloom.algos.config import at_least, fraction, positive
 from worldloom.algos.off_policy_evaluation import Estimate, bootstrap
 from worldloom.algos.offline import (
     LinkedRows,
     OfflineConfig,
+    OfflineLearner,
+    OfflineLearning,
     Table,
-    as_arrays,
     bootstrapped,
     make_table,
     training_step,
 )
 from worldloom.core import draws
-from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, critics, make_critics
 from worldloom.nn.policy import PolicyState, policy_step
@@ -46,68 +47,53 @@ class FQEHyper(struct.PyTreeNode):
     does not change can do with a faster one.
     """
 
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.05
+    learning_rate: float = positive(3e-4)
+    gamma: float = fraction(0.99)
+    tau: float = fraction(0.05)
 
 
 @dataclass(frozen=True)
 class FQEConfig(OfflineConfig):
     """num_critics: the mean of so many is the estimate."""
 
-    num_critics: int = 2
-    updates: int = 20_000
+    num_critics: int = at_least(1, 2)
+    updates: int = at_least(1, 20_000)
     hyper: FQEHyper = field(default_factory=FQEHyper)
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields("fqe", self, at_least={"num_critics": 1, "updates": 1})
-        rates = ("learning_rate",)
-        check_fields("fqe", self.hyper, positive=rates, fractions=("gamma", "tau"))
 
-
-class FQELearner(struct.PyTreeNode):
+class FQELearner(OfflineLearner):
     """All that is learned."""
 
     critic: TrainState
     target_critic: Weights
-    hyper: FQEHyper
-    step: Array
 
 
 @dataclass(frozen=True)
-class FQE:
+class FQE(OfflineLearning):
     """The evaluation, as pure functions; its rows' `next_action` is the policy's."""
 
     config: FQEConfig = field(default_factory=FQEConfig)
-    period = 1
+    learner = FQELearner
 
     def table(self, dataset: Dataset, policy: PolicyState) -> Table:
         """The rows to learn from, with what the policy would do after each."""
         return make_table(dataset, next_action=_in_parts(policy, dataset.rows.next_obs))
 
-    def init(
-        self, key: Key, obs_size: int, action_size: int, hyper: FQEHyper | None = None
-    ) -> FQELearner:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        config = self.config
-        critic = make_critics(key, config.num_critics, obs_size, action_size, config.hidden)
-        numbers = as_arrays(hyper or config.hyper)
-        return FQELearner(init_train_state(critic), critic, numbers, jnp.int32(0))
-
-    def loss(self, weights: Weights, rows: LinkedRows, target: Array) -> tuple[Array, Metrics]:
-        """Squared errors, summed over the critics, of which each has a target (N, B) of its own."""
-        return actor_critic.critic_loss(weights, rows.obs, rows.action, target)
+    def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
+        count = self.config.num_critics
+        critic = make_critics(key, obs_size, action_size, self.config.hidden, count=count)
+        return {"critic": init_train_state(critic), "target_critic": critic}
 
     def update(
         self, learner: FQELearner, rows: LinkedRows, key: Key, turn: int | None = None
     ) -> tuple[FQELearner, Metrics]:
-        """One step of the critics on rows (B, ...); nothing is drawn."""
+        """One step of the critics on rows (B, ...), each to its own target; nothing is drawn."""
         hyper = learner.hyper
         next_value = critics(learner.target_critic, rows.next_obs, rows.next_action)
         target = bootstrapped(rows, hyper.gamma, next_value)
-        grads, metrics = compute_gradients(self.loss, learner.critic.params, rows, target)
-        critic = apply_gradients(learner.critic, grads, hyper.learning_rate)
+        critic, metrics = gradient_step(
+            learner.critic, hyper.learning_rate, critic_loss, rows.obs, rows.action, target
+        )
         target_critic = optax.incremental_update(critic.params, learner.target_critic, hyper.tau)
         learner = learner.replace(critic=critic, target_critic=target_critic, step=learner.step + 1)
         return learner, metrics

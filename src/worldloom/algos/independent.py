@@ -1,10 +1,8 @@
 """Many agents that learn apart, as one program: any agent lifted over a leading agent axis.
 
-Parameters are stacked once, by `init`, and stay so. For callers that hold lists (one entry for
-each agent), the two public `parallel_` functions accept those too.
+Parameters are stacked once, by `init`, and stay so.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,30 +29,13 @@ def init(agent: OffPolicyAgent, key: Key, obs: PyTree, num_agents: int) -> PyTre
     return jax.vmap(lambda k: agent.init(k, obs))(jax.random.split(key, num_agents))
 
 
-def parallel_take_actions(
-    agent: OffPolicyAgent,
-    params: PyTree | Sequence[PyTree],
-    obs: PyTree | Sequence[PyTree],
-    keys: Key | Sequence[Key],
-    *,
-    explore: Array | float = 0.0,
-) -> Array:
-    """Every agent acts at once: actions (A, B) for obs (A, B, ...)."""
-    params, obs, keys = _stacked(params), _stacked(obs), _stacked(keys)
-
-    def one(p, o, k):
-        return agent.act(p, o, k, explore=explore)[0]
-
-    return jax.vmap(one)(params, obs, keys)
-
-
 def parallel_train_agents(
     agent: OffPolicyAgent,
-    learners: PyTree | Sequence[PyTree],
-    batches: Batch | Sequence[Batch],
-    keys: Key | Sequence[Key],
+    learners: PyTree,
+    batches: Batch,
+    keys: Key,
     *,
-    ready: Array | Sequence[bool] | None = None,
+    ready: Array | None = None,
 ) -> tuple[PyTree, PyTree]:
     """One update of every agent in one call; those that are not `ready` (A,) stay as they are.
 
@@ -62,14 +43,14 @@ def parallel_train_agents(
     share kernels (vmap). Where the activations of one agent already fill the caches, the agents
     follow each other instead (map): the same numbers from a third less processor time.
     """
-    inputs = (_stacked(learners), _stacked(batches), _stacked(keys))
-    mask = jnp.ones(stack.size(inputs[0]), bool) if ready is None else jnp.asarray(ready)
+    inputs = (learners, batches, keys)
+    mask = jnp.ones(stack.size(learners), bool) if ready is None else jnp.asarray(ready)
     if is_large(agent):
         return jax.lax.map(lambda x: _train_if(agent, *x), (mask, *inputs))
     new, metrics = jax.vmap(agent.update)(*inputs)
     if ready is None:
         return new, metrics
-    return stack.where(mask, new, inputs[0]), stack.where(mask, metrics, nothing_learned(metrics))
+    return stack.where(mask, new, learners), stack.where(mask, metrics, nothing_learned(metrics))
 
 
 def _train_if(agent: OffPolicyAgent, ready: Array, learner: PyTree, batch: Batch, key: Key) -> Any:
@@ -85,7 +66,3 @@ def _train_if(agent: OffPolicyAgent, ready: Array, learner: PyTree, batch: Batch
 def nothing_learned(metrics: PyTree) -> PyTree:
     """Metrics of an agent that did not learn: NaN throughout."""
     return jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)
-
-
-def _stacked(value: PyTree | Sequence[PyTree]) -> PyTree:
-    return stack.stack(value) if isinstance(value, list) else value

@@ -5,58 +5,51 @@ loss averaged over everything, soft and hard target updates at once, random leve
 weights in every pass, 256 random levels when acting. The memory supplies its gamma ** n_step.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from worldloom.algos import targets
-from worldloom.algos.algorithm import Algorithm
-from worldloom.algos.metrics import LearnMetrics
-from worldloom.algos.off_policy import EpsilonGreedyConfig
-from worldloom.algos.targets import TargetLearner
+from worldloom.algos.algorithm import DISCRETE, Algorithm
+from worldloom.algos.config import at_least, choice, positive
+from worldloom.algos.off_policy import (
+    LearnMetrics,
+    TargetLearner,
+    TargetNetworkAgent,
+    TargetNetworkConfig,
+)
 from worldloom.core import draws, stack
-from worldloom.core.checks import check_fields
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
 from worldloom.nn.iqn import IQNJAX, Noise
 from worldloom.nn.networks import Networks
-from worldloom.nn.values import epsilon_greedy, huber, num_actions, take_action, weighted
+from worldloom.nn.values import epsilon_greedy, huber, take_action, weighted
 
 # Levels and weight noise of the three passes of a loss: online(s), online(s'), target(s').
 Levels = dict[str, Array]
 Noises = dict[str, Noise | None]
 PASSES = ("online", "select", "target")
-LEVELS = ("shared", "own")
-ACT_LEVELS = ("midpoints", "random")
 
 
 @dataclass(frozen=True)
-class IQNConfig(EpsilonGreedyConfig):
-    """Options of the algorithm; the defaults learn treasure hunt in seconds.
+class IQNConfig(TargetNetworkConfig):
+    """Options of the algorithm.
 
     levels: "shared" draws one set of stratified quantile levels for the whole batch, "own" a
     fresh uniform set for every row (the paper's). act_levels: with the midpoints of equal strata
     greedy actions carry no noise; the original draws at random. noisy: perturb weights when
-    learning. target_rate: share of the online parameters that flows into the target in each
-    update. sync_epochs: also copy online to target every so many iterations; 0: never.
+    learning. sync_epochs: also copy online to target every so many iterations; 0: never.
     """
 
-    hidden: int = 64
-    num_quantiles: int = 4
-    act_quantiles: int = 4
-    act_levels: Literal["midpoints", "random"] = "midpoints"
-    levels: Literal["shared", "own"] = "shared"
+    hidden: int = at_least(1, 64)
+    num_quantiles: int = at_least(1, 4)
+    act_quantiles: int = at_least(1, 4)
+    act_levels: Literal["midpoints", "random"] = choice("midpoints", ("midpoints", "random"))
+    levels: Literal["shared", "own"] = choice("shared", ("shared", "own"))
     noisy: bool = False
-    learning_rate: float = 2e-3
-    max_grad_norm: float = 10.0
-    gamma: float = 0.9
-    target_rate: float = 0.05
-    sync_epochs: int = 0
-    buffer_size: int = 13_056
-    gradient_steps: int = 20
+    learning_rate: float = positive(2e-3)
+    sync_epochs: int = at_least(0, 0)
     legacy: bool = False
 
     @classmethod
@@ -83,25 +76,20 @@ class IQNConfig(EpsilonGreedyConfig):
             legacy=True,
         )
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields(
-            "iqn",
-            self,
-            at_least={"hidden": 1, "num_quantiles": 1, "act_quantiles": 1, "sync_epochs": 0},
-            positive=("learning_rate", "max_grad_norm"),
-            fractions=("target_rate",),
-            choices={"levels": LEVELS, "act_levels": ACT_LEVELS},
-        )
-
 
 @dataclass(frozen=True)
-class IQN:
+class IQN(TargetNetworkAgent):
     """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
 
-    config: IQNConfig
-    num_actions: int
-    networks: Networks = field(default_factory=Networks)
+    @classmethod
+    def make(cls, config: IQNConfig, spec: EnvSpec, networks: Networks) -> Self:
+        """The agent for a world of `spec`."""
+        if networks.masked or networks.q_values is not None:
+            raise ValueError(
+                f"iqn: {spec.name} brings a network of its own or forbids actions, and the "
+                "quantile network can use neither; use dqn"
+            )
+        return super().make(config, spec, networks)
 
     @property
     def activations(self) -> int:
@@ -112,15 +100,11 @@ class IQN:
     def network(self) -> IQNJAX:
         return IQNJAX(self.num_actions, self.config.hidden, noisy=self.config.noisy)
 
-    @property
-    def optimiser(self) -> optax.GradientTransformation:
-        return targets.clipped_adam(self.config.learning_rate, self.config.max_grad_norm)
-
     def init(self, key: Key, obs: PyTree) -> TargetLearner:
         """A learner for observations like obs (B, ...), with a target equal to its parameters."""
         inputs = self.networks.encode(obs)
         params = self.network.init(key, inputs, midpoints(self.config.num_quantiles))
-        return targets.start(params, self.optimiser)
+        return self.start(params)
 
     # Acting ------------------------------------------------------------------------------------
 
@@ -139,12 +123,7 @@ class IQN:
     # Learning ----------------------------------------------------------------------------------
 
     def loss(
-        self,
-        params: PyTree,
-        target: PyTree,
-        batch: Batch,
-        taus: Levels,
-        noises: Noises,
+        self, params: PyTree, target: PyTree, batch: Batch, taus: Levels, noises: Noises
     ) -> tuple[Array, Array]:
         """Quantile Huber loss with a double-Q target, and the mean value of the actions taken."""
 
@@ -155,12 +134,12 @@ class IQN:
         q = network(params, batch.next_obs, "select", IQNJAX.get_qvalues)  # (B, actions)
         best = jax.lax.stop_gradient(q).argmax(axis=-1)
         after = take_action(network(target, batch.next_obs, "target"), best)  # (B, N')
-        aim = batch.reward[:, None] + batch.discount[:, None] * jax.lax.stop_gradient(after)
-        now = take_action(network(params, batch.obs, "online"), batch.action)  # (B, N)
-        loss = weighted(quantile_huber(now, aim, taus["online"]), batch)  # (B, N, N')
+        td_target = batch.reward[:, None] + batch.discount[:, None] * jax.lax.stop_gradient(after)
+        quantiles = take_action(network(params, batch.obs, "online"), batch.action)  # (B, N)
+        loss = weighted(quantile_huber(quantiles, td_target, taus["online"]), batch)  # (B, N, N')
         if self.config.legacy:
-            return loss.mean(), now.mean()
-        return loss.mean(axis=2).sum(axis=1).mean(), now.mean()  # eq. 3 of the paper
+            return loss.mean(), quantiles.mean()
+        return loss.mean(axis=2).sum(axis=1).mean(), quantiles.mean()  # eq. 3 of the paper
 
     def draw(self, key: Key, rows: int) -> tuple[Levels, Noises]:
         """Levels and noise for one loss of a batch of `rows`."""
@@ -183,12 +162,7 @@ class IQN:
         self, learner: TargetLearner, batch: Batch, key: Key
     ) -> tuple[TargetLearner, LearnMetrics]:
         """One gradient step, then the target follows."""
-        taus, noises = self.draw(key, batch.reward.shape[0])
-
-        def loss(params):
-            return self.loss(params, learner.target, batch, taus, noises)
-
-        return targets.gradient_step(learner, loss, self.optimiser, self.config.target_rate)
+        return self.gradient_step(learner, batch, *self.draw(key, batch.reward.shape[0]))
 
     def start_epoch(self, learner: TargetLearner, epoch: Array) -> TargetLearner:
         """The hard target copy, where the configuration asks for one."""
@@ -204,28 +178,12 @@ def midpoints(n: int) -> Array:
     return (jnp.arange(n, dtype=jnp.float32) + 0.5) / n
 
 
-def quantile_huber(now: Array, aim: Array, taus: Array) -> Array:
-    """|tau - 1{aim < now}| huber(aim - now), (B, N, N'), for now (B, N) and aim (B, N')."""
-    error = aim[:, None, :] - now[:, :, None]
-    taus = jnp.broadcast_to(taus, now.shape)[:, :, None]
+def quantile_huber(quantiles: Array, td_target: Array, taus: Array) -> Array:
+    """|tau - 1{error < 0}| huber(error), (B, N, N'), of quantiles (B, N) to td_target (B, N')."""
+    error = td_target[:, None, :] - quantiles[:, :, None]
+    taus = jnp.broadcast_to(taus, quantiles.shape)[:, :, None]
     return jnp.abs(taus - (error < 0.0)) * huber(error)
 
 
-def make(config: IQNConfig, spec: EnvSpec, networks: Networks) -> IQN:
-    """The agent for a world of `spec`."""
-    if networks.masked or networks.q_values is not None:
-        raise ValueError(
-            f"iqn: {spec.name} brings a network of its own or forbids actions, and the quantile "
-            "network can use neither; use dqn"
-        )
-    return IQN(config, num_actions(spec), networks)
-
-
-ALGORITHM = Algorithm(
-    name="iqn",
-    description="double IQN: learns the spread of returns",
-    loop="off_policy",
-    actions=frozenset({"discrete"}),
-    config=IQNConfig,
-    make=make,
-)
+ABOUT = ("iqn", "double IQN: learns the spread of returns", "off_policy", DISCRETE)
+ALGORITHM = Algorithm(*ABOUT, IQNConfig, IQN.make)

@@ -1,7 +1,7 @@
 """Multi-agent PPO (Yu et al. 2022): each policy sees its own observation, each critic all."""
 
 from worldloom.algos import ppo
-from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.algorithm import ANY, Algorithm
 from worldloom.algos.ppo import PPO, PPOConfig
 from worldloom.core.protocols import EnvSpec
 from worldloom.nn.networks import Networks, concatenate
@@ -16,12 +16,5 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
     return ppo.make(config, spec, joint, axis_name)
 
 
-ALGORITHM = Algorithm(
-    name="mappo",
-    description="PPO whose critics see the observations of all agents",
-    loop="on_policy",
-    actions=frozenset({"discrete", "continuous"}),
-    config=PPOConfig,
-    make=make,
-    centralised=True,
-)
+ABOUT = ("mappo", "PPO whose critics see the observations of all agents", "on_policy", ANY)
+ALGORITHM = Algorithm(*ABOUT, PPOConfig, make, centralised=True)

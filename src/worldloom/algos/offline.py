@@ -11,16 +11,17 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from worldloom.algos.actor_critic import Metrics
+from worldloom.algos.config import Config, at_least, fraction, positive
 from worldloom.algos.learned_policy import LearnedPolicy
 from worldloom.core import draws, stack
-from worldloom.core.checks import check_fields, check_seed
+from worldloom.core.checks import check_seed
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.policy import PolicyState
 from worldloom.replay import dataset_files
@@ -106,66 +107,74 @@ def bootstrapped(rows: Rows, gamma: Array | float, next_value: Array) -> Array:
     return rows.reward + gamma * jnp.where(rows.terminated, 0.0, next_value)
 
 
-# Options ---------------------------------------------------------------------------------------
+# Options and numbers ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineConfig:
+class OfflineConfig(Config):
     """Options of every offline algorithm.
 
     hidden: widths of the layers of all networks. An iteration is `updates_per_iteration` updates
     from `batch_size` rows each.
     """
 
-    hidden: tuple[int, ...] = (256, 256)
-    batch_size: int = 256
-    updates_per_iteration: int = 1000
-
-    def __post_init__(self):
-        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
-        sizes = {"hidden": 1, "batch_size": 1, "updates_per_iteration": 1}
-        check_fields(self.name, self, at_least=sizes)
-
-    @property
-    def name(self) -> str:
-        """How messages name the algorithm."""
-        return type(self).__name__.removesuffix("Config").lower()
+    hidden: tuple[int, ...] = at_least(1, (256, 256))
+    batch_size: int = at_least(1, 256)
+    updates_per_iteration: int = at_least(1, 1000)
 
 
-Hyper = TypeVar("Hyper")
+class ActorCriticHyper(struct.PyTreeNode):
+    """Numbers that may differ between learners of one program."""
+
+    actor_rate: float = positive(3e-4)
+    critic_rate: float = positive(3e-4)
+    gamma: float = fraction(0.99)
+    tau: float = fraction(0.005)
 
 
-def as_arrays(hyper: Hyper) -> Hyper:
-    """The numbers as float32, for a learner to carry."""
-    return jax.tree.map(jnp.float32, hyper)
+class OfflineLearner(struct.PyTreeNode):
+    """What every offline learner carries beside its networks."""
+
+    hyper: Any
+    step: Array
 
 
 # Learning --------------------------------------------------------------------------------------
 
 
-class Updates(Protocol):
-    """What learns from rows: a policy, or what one is worth."""
+@dataclass(frozen=True)
+class OfflineLearning:
+    """Something that learns from rows, a policy or what one is worth, as pure functions.
 
-    @property
-    def config(self) -> Any: ...
-    @property
-    def period(self) -> int:
-        """Update period, e.g. TD3's policy delay; 1 where all updates are alike."""
-        ...
+    period: update period, e.g. TD3's policy delay; 1 where all updates are alike.
+    """
+
+    config: Any
+    period = 1
+    learner: ClassVar[type[OfflineLearner]]
+
+    def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
+        """The fields of a fresh learner that are learned."""
+        raise NotImplementedError
 
     def init(self, key: Key, obs_size: int, action_size: int, hyper: Any = None) -> Any:
-        """A learner; `hyper` in place of the config's."""
-        ...
+        """A fresh learner for obs (B, obs_size) and actions (B, action_size).
+
+        hyper: in place of the config's.
+        """
+        numbers = jax.tree.map(jnp.float32, hyper or self.config.hyper)
+        networks = self.networks(key, obs_size, action_size)
+        return self.learner(**networks, hyper=numbers, step=jnp.int32(0))
 
     def update(
-        self, learner: Any, rows: LinkedRows, key: Key, turn: int | None = None
+        self, learner: Any, rows: Any, key: Key, turn: int | None = None
     ) -> tuple[Any, Metrics]:
-        """One update; `turn` is its number modulo `period`, if the program knows it."""
-        ...
+        """One update on rows (B, ...); `turn` is its number modulo `period`, if known."""
+        raise NotImplementedError
 
 
 def training_step(
-    agent: Updates,
+    agent: OfflineLearning,
     learner: PyTree,
     table: Table,
     key: Key,
@@ -181,7 +190,7 @@ def training_step(
 
 
 def training_steps(
-    agent: Updates,
+    agent: OfflineLearning,
     learner: PyTree,
     table: Table,
     key: Key,
@@ -214,21 +223,14 @@ def _iteration(
     return training_steps(agent, learner, table, key, updates=updates, batch_size=size)
 
 
-class OfflineAgent:
+@dataclass(frozen=True)
+class OfflineAgent(OfflineLearning):
     """An offline algorithm as pure functions, and `fit`, which runs them."""
 
-    config: Any
-    period = 1
-
-    def init(self, key: Key, obs_size: int, action_size: int, hyper: Any = None) -> Any:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        raise NotImplementedError
-
-    def update(
-        self, learner: Any, rows: LinkedRows, key: Key, turn: int | None = None
-    ) -> tuple[Any, Metrics]:
-        """One update on rows (B, ...); `turn` is its number modulo `period`, if known."""
-        raise NotImplementedError
+    @classmethod
+    def make(cls, config: Any, spec: Any = None, networks: Any = None) -> Self:
+        """The agent, whatever the world."""
+        return cls(config)
 
     def policy(self, learner: Any, dataset: Dataset) -> PolicyState:
         """Deterministic policy, with the scales of its data."""

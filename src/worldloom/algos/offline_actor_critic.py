@@ -3,83 +3,97 @@
 An algorithm's own file says what is particular to it: targets and losses.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
-from flax import struct
 
+from worldloom.algos import actor_critic
 from worldloom.algos.actor_critic import (
     Metrics,
     TrainState,
-    adapt_temperature,
-    apply_gradients,
-    compute_gradients,
+    delayed_step,
+    gradient_step,
+    init_actor_critic,
     init_train_state,
-    soft_actor_loss,
+    smoothed_action,
+    soft_step,
 )
-from worldloom.algos.offline import LinkedRows, OfflineAgent, as_arrays
-from worldloom.core import draws
-from worldloom.core.types import Array, Key, PyTree
-from worldloom.nn.offline import Weights, make_critics, make_mlp, squashed_mode
+from worldloom.algos.config import at_least, positive
+from worldloom.algos.offline import (
+    ActorCriticHyper,
+    LinkedRows,
+    OfflineAgent,
+    OfflineConfig,
+    OfflineLearner,
+    bootstrapped,
+)
+from worldloom.core.types import Array, Key
+from worldloom.nn.offline import Weights, critics, squashed_mode
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
 
 # TD3 (Fujimoto et al. 2018) --------------------------------------------------------------------
 
 
-class DelayedLearner(struct.PyTreeNode):
-    """All that is learned."""
+class DelayedHyper(ActorCriticHyper):
+    """Numbers of TD3."""
 
-    actor: TrainState
-    critic: TrainState
-    target_actor: Weights
-    target_critic: Weights
-    hyper: Any
-    step: Array
-    actor_metrics: Metrics  # of the newest step of the actor
+    policy_noise: float = at_least(0, 0.2)  # on the target's actions, of range [-1, 1]
+    noise_clip: float = at_least(0, 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedConfig(OfflineConfig):
+    """The actor and all targets move once in `policy_delay` updates."""
+
+    policy_delay: int = at_least(1, 2)
+
+
+class DelayedLearner(OfflineLearner, actor_critic.DelayedLearner):
+    """All that is learned."""
 
 
 class DelayedActorCritic(OfflineAgent):
-    """TD3 on logged rows: the actor and all targets move once in `policy_delay` updates."""
+    """TD3 on logged rows."""
 
+    learner = DelayedLearner
     critic_norm = False  # whether critics have layer norms
 
     @property
     def period(self) -> int:
         return self.config.policy_delay
 
-    def init(self, key: Key, obs_size: int, action_size: int, hyper: Any = None) -> DelayedLearner:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        actor_key, critic_key = draws.split(key)
-        hidden = self.config.hidden
-        actor = make_mlp(actor_key, (obs_size, *hidden, action_size))
-        critic = make_critics(critic_key, 2, obs_size, action_size, hidden, norm=self.critic_norm)
-        return DelayedLearner(
-            actor=init_train_state(actor),
-            critic=init_train_state(critic),
-            target_actor=actor,
-            target_critic=critic,
-            hyper=as_arrays(hyper or self.config.hyper),
-            step=jnp.int32(0),
-            actor_metrics={"actor_loss": jnp.float32(0.0), "clone_error": jnp.float32(0.0)},
+    def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
+        sizes = (obs_size, obs_size, action_size)
+        norm = {"norm": self.critic_norm}
+        fields = init_actor_critic(key, sizes, action_size, self.config.hidden, **norm)
+        zeros = {"actor_loss": jnp.float32(0.0), "clone_error": jnp.float32(0.0)}
+        return fields | {"target_actor": fields["actor"].params, "actor_metrics": zeros}
+
+    def next_value(
+        self, learner: DelayedLearner, rows: LinkedRows, key: Key
+    ) -> tuple[Array, Array]:
+        """min Q'(s', a'), (B,), and a' (B, m), the target actor's smoothed action."""
+        hyper, obs = learner.hyper, rows.next_obs
+        action = smoothed_action(
+            learner.target_actor, obs, key, hyper.policy_noise, hyper.noise_clip
         )
+        return critics(learner.target_critic, obs, action).min(0), action
 
     def target(self, learner: DelayedLearner, rows: LinkedRows, key: Key) -> Array:
-        """What the critics shall say of rows, (B,)."""
-        raise NotImplementedError
+        """What the critics shall say of rows, (B,): clipped double Q with smoothed actions."""
+        return bootstrapped(rows, learner.hyper.gamma, self.next_value(learner, rows, key)[0])
 
     def critic_loss(self, weights: Weights, rows: Rows, target: Array) -> tuple[Array, Metrics]:
-        """The loss of both critics, and metrics."""
-        raise NotImplementedError
+        """Squared errors, summed over both critics."""
+        return actor_critic.critic_loss(weights, rows.obs, rows.action, target)
 
-    def actor_loss(self, weights: Weights, rows: Rows, *inputs: PyTree) -> tuple[Array, Metrics]:
-        """The loss of the actor, and `actor_loss` and `clone_error`; inputs: `actor_inputs`."""
-        raise NotImplementedError
-
-    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
-        """What the actor's loss takes beside weights and rows; metrics: of the critics' step."""
+    def actor_loss(
+        self, weights: Weights, learner: DelayedLearner, rows: Rows, metrics: Metrics
+    ) -> tuple[Array, Metrics]:
+        """The actor's loss, and `actor_loss` and `clone_error`; metrics: of the critics' step."""
         raise NotImplementedError
 
     def update(
@@ -87,108 +101,63 @@ class DelayedActorCritic(OfflineAgent):
     ) -> tuple[DelayedLearner, Metrics]:
         """One step of the critics on rows (B, ...), and in its turn one of the actor."""
         target = self.target(learner, rows, key)
-        grads, metrics = compute_gradients(self.critic_loss, learner.critic.params, rows, target)
-        critic = apply_gradients(learner.critic, grads, learner.hyper.critic_rate)
+        critic, metrics = gradient_step(
+            learner.critic, learner.hyper.critic_rate, self.critic_loss, rows, target
+        )
         learner = learner.replace(critic=critic, step=learner.step + 1)
-        inputs = self.actor_inputs(learner, metrics)
+
+        def actor_step(learner: DelayedLearner) -> DelayedLearner:
+            return delayed_step(learner, learner.hyper, self.actor_loss, learner, rows, metrics)
+
         if turn is None:
             due = learner.step % self.period == 0
-            learner = jax.lax.cond(
-                due, self.delayed_update, lambda learner, *_: learner, learner, rows, inputs
-            )
+            learner = jax.lax.cond(due, actor_step, lambda learner: learner, learner)
         elif turn == self.period - 1:
-            learner = self.delayed_update(learner, rows, inputs)
+            learner = actor_step(learner)
         return learner, metrics | learner.actor_metrics
-
-    def delayed_update(
-        self, learner: DelayedLearner, rows: Rows, inputs: tuple[PyTree, ...]
-    ) -> DelayedLearner:
-        """One step of the actor; then all targets follow."""
-        hyper, critic = learner.hyper, learner.critic.params
-        grads, metrics = compute_gradients(self.actor_loss, learner.actor.params, rows, *inputs)
-        actor = apply_gradients(learner.actor, grads, hyper.actor_rate)
-        return learner.replace(
-            actor=actor,
-            target_actor=optax.incremental_update(actor.params, learner.target_actor, hyper.tau),
-            target_critic=optax.incremental_update(critic, learner.target_critic, hyper.tau),
-            actor_metrics=metrics,
-        )
 
 
 # Soft actor-critic (Haarnoja et al. 2018b) -----------------------------------------------------
 
 
-class SoftLearner(struct.PyTreeNode):
+class SoftHyper(ActorCriticHyper):
+    """Numbers of soft actor-critic; the papers' for locomotion."""
+
+    temperature_rate: float = positive(3e-4)
+    entropy: float = -1.0  # target entropy of the policy, for each dimension of the action
+
+
+class SoftLearner(OfflineLearner, actor_critic.SoftLearner):
     """All that is learned."""
-
-    actor: TrainState
-    critic: TrainState
-    log_temperature: TrainState
-    target_critic: Weights
-    hyper: Any
-    step: Array
-
-    @property
-    def temperature(self) -> Array:
-        return jnp.exp(self.log_temperature.params)
 
 
 class SoftActorCritic(OfflineAgent):
     """Soft actor-critic on logged rows, with an adapted temperature."""
 
-    @property
-    def num_critics(self) -> int:
-        return 2
+    learner = SoftLearner
 
-    def init(self, key: Key, obs_size: int, action_size: int, hyper: Any = None) -> SoftLearner:
-        """A fresh learner for obs (B, obs_size) and actions (B, action_size)."""
-        actor_key, critic_key = draws.split(key)
-        hidden = self.config.hidden
-        actor = make_mlp(actor_key, (obs_size, *hidden, 2 * action_size))
-        critic = make_critics(critic_key, self.num_critics, obs_size, action_size, hidden)
-        return SoftLearner(
-            actor=init_train_state(actor),
-            critic=init_train_state(critic),
-            log_temperature=init_train_state(jnp.float32(0.0)),
-            target_critic=critic,
-            hyper=as_arrays(hyper or self.config.hyper),
-            step=jnp.int32(0),
-        )
+    def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
+        sizes = (obs_size, obs_size, action_size)
+        count = {"count": getattr(self.config, "num_critics", 2)}
+        fields = init_actor_critic(key, sizes, 2 * action_size, self.config.hidden, **count)
+        return fields | {"log_temperature": init_train_state(jnp.float32(0.0))}
 
     def finish_update(
         self,
         learner: SoftLearner,
+        critic: TrainState,
         rows: Rows,
         noise: Array,
-        critic_grads: PyTree,
         metrics: Metrics,
     ) -> tuple[SoftLearner, Metrics]:
-        """One step of critics, actor and temperature; noise (B, m) draws the actor's actions."""
-        hyper, temperature = learner.hyper, learner.temperature
-        actor_grads, actor_metrics = compute_gradients(
-            soft_actor_loss,
-            learner.actor.params,
-            rows.obs,
-            noise,
-            learner.critic.params,
-            rows.obs,
-            temperature,
-        )
+        """One step of actor and temperature, given that of the critics and its metrics.
+
+        noise (B, m) draws the actor's actions.
+        """
+        hyper, obs = learner.hyper, rows.obs
         target_entropy = hyper.entropy * rows.action.shape[-1]
-        critic = apply_gradients(learner.critic, critic_grads, hyper.critic_rate)
-        learner = learner.replace(
-            actor=apply_gradients(learner.actor, actor_grads, hyper.actor_rate),
-            critic=critic,
-            log_temperature=adapt_temperature(
-                learner.log_temperature,
-                actor_metrics["entropy"],
-                target_entropy,
-                hyper.temperature_rate,
-            ),
-            target_critic=optax.incremental_update(critic.params, learner.target_critic, hyper.tau),
-            step=learner.step + 1,
-        )
-        return learner, metrics | actor_metrics | {"temperature": temperature}
+        learner, actor_metrics = soft_step(learner, critic, hyper, target_entropy, obs, obs, noise)
+        return learner.replace(step=learner.step + 1), metrics | actor_metrics
 
     def policy(self, learner: SoftLearner, dataset: Dataset) -> PolicyState:
         """Deterministic policy: the squashed mean."""

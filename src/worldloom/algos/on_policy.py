@@ -1,4 +1,4 @@
-"""What on-policy agents share: rollouts, generalised advantages, minibatches.
+"""What on-policy agents share: options, rollouts, generalised advantages, minibatches.
 
 An on-policy agent has `init(key, obs)`, `act(state, obs, key, explore=...)` that returns actions
 and `Extras`, `value(state, obs)`, and `update(state, rollout, key)` that returns the new state and
@@ -6,7 +6,7 @@ metrics. T is the length of a rollout, B the number of worlds, N = T * B.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from worldloom.algos.config import Config, at_least, fraction, positive
 from worldloom.core import draws
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.rollout import unroll
 from worldloom.core.sparse import update_chosen
 from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, Key, PyTree, TimeStep
+from worldloom.nn.normaliser import Normaliser, make_normaliser, observe
 
 TRUNCATED_CHUNK = 256  # how many last observations are valued at a time
 MOST_INDEX_BITS = 16  # of 32 that a shuffle sorts by; the others are random
@@ -106,16 +108,8 @@ def collect(
         merge_axes(steps.final_obs),
         TRUNCATED_CHUNK,
     ).reshape(next_value.shape)
-    rollout = Rollout(
-        obs=obs,
-        action=action,
-        log_prob=extras.log_prob,
-        value=extras.value,
-        reward=steps.reward,
-        terminated=steps.terminated,
-        truncated=steps.truncated,
-        next_value=next_value,
-    )
+    played = (obs, action, extras.log_prob, extras.value, steps.reward)
+    rollout = Rollout(*played, steps.terminated, steps.truncated, next_value)
     return worlds, timestep, rollout, steps
 
 
@@ -148,43 +142,150 @@ def gae(
 # Learning from a rollout -----------------------------------------------------------------------
 
 
-def learn_in_minibatches(
-    learn: Callable[[Any, Any], tuple[Any, dict[str, Array]]],
-    state: Any,
-    samples: Any,
-    key: Key,
-    config: Any,
-) -> tuple[Any, dict[str, Array]]:
-    """`num_epochs` passes of `learn(state, minibatch)` over samples (N, ...), shuffled each time.
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(Config):
+    """Options of algorithms that learn from minibatches of rollouts.
 
-    `learn` returns the new state and metrics, among which `good` says whether the step was taken.
-    Returns the last state and the metrics as means over steps that were, with `skipped`: how many
-    were not.
+    An update learns `num_epochs` times from num_worlds * unroll_length steps, shuffled into
+    `num_minibatches` each time. anneal_updates: over so many updates the learning rate falls in
+    a line to `final_learning_rate`; 0 keeps it. reward_scale multiplies rewards before anything
+    else sees them. hidden: widths of the layers where the world brings no network of its own.
     """
-    size = jax.tree.leaves(samples)[0].shape[0]
-    if size % config.num_minibatches:
-        raise ValueError(
-            f"a rollout of {size} steps does not split into "
-            f"num_minibatches={config.num_minibatches} of equal size"
+
+    unroll_length: int = at_least(1, 32)
+    num_epochs: int = at_least(1, 4)
+    num_minibatches: int = at_least(1, 4)
+    gamma: float = fraction(0.99)
+    normalise_observations: bool = False
+    hidden: tuple[int, ...] = at_least(1, (64, 64))
+    reward_scale: float = positive(1.0)
+    learning_rate: float = positive(3e-4)
+    anneal_updates: int = at_least(0, 0)
+    final_learning_rate: float = at_least(0, 0.0)
+    max_grad_norm: float = positive(0.5)
+
+
+class OnPolicyState(struct.PyTreeNode):
+    """All that is learned; `normaliser` is None where observations are taken as they come."""
+
+    params: PyTree
+    opt_state: PyTree
+    normaliser: Normaliser | None
+    updates: Array
+
+
+class Samples(struct.PyTreeNode):
+    """What a loss is computed on, (n, ...): the order of time no longer matters."""
+
+    obs: PyTree
+    action: Array
+    log_prob: Array
+    advantage: Array
+    returns: Array
+    weight: Array | None = None
+
+
+class MinibatchAgent:
+    """The learning of PPO and PQN, as pure functions; jit what is called repeatedly.
+
+    `axis_name` is that of the devices that share the worlds, inside of `shard_map`: each learns
+    from its own, and all take the same steps, on the mean of their gradients. `scaling` is the
+    optimiser between clipping and learning rate, `trace` the lambda of the returns, and
+    `loss(params, state, samples)` returns the loss and its parts.
+    """
+
+    config: Any
+    network: Any
+    axis_name: str | None
+    scaling: optax.GradientTransformation
+    loss: Callable[..., tuple[Array, dict[str, Array]]]
+
+    @property
+    def trace(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def optimiser(self) -> optax.GradientTransformation:
+        # One flat vector instead of many small arrays: fewer kernels to compile. The learning rate
+        # is applied where the number of updates is known.
+        clip = optax.clip_by_global_norm(self.config.max_grad_norm)
+        return optax.flatten(optax.chain(clip, self.scaling))
+
+    def init(self, key: Key, obs: PyTree) -> OnPolicyState:
+        """A fresh state for observations like obs (B, ...)."""
+        params = self.network.init(key, obs)
+        normaliser = make_normaliser(obs) if self.config.normalise_observations else None
+        return OnPolicyState(params, self.optimiser.init(params), normaliser, jnp.int32(0))
+
+    def learning_rate(self, updates: Array) -> Array:
+        """The learning rate after so many updates."""
+        config = self.config
+        rate, final = config.learning_rate, config.final_learning_rate
+        return anneal(rate, final, updates, config.anneal_updates)
+
+    def samples(self, rollout: Rollout) -> Samples:
+        """A rollout (T, B, ...) with its advantages, as N samples in the order of time."""
+        advantage = gae(
+            rollout.reward * self.config.reward_scale,
+            rollout.value,
+            rollout.next_value,
+            rollout.terminated,
+            rollout.truncated,
+            self.config.gamma,
+            self.trace,
         )
+        returns = advantage + rollout.value
+        acted = (rollout.obs, rollout.action, rollout.log_prob)
+        return merge_axes(Samples(*acted, advantage, returns, rollout.weight))
 
-    def epoch(state, key):
-        def one(state, rows):
-            return learn(state, jax.tree.map(lambda x: x[rows], samples))
+    def learn(self, state: OnPolicyState, batch: Samples) -> tuple[OnPolicyState, dict[str, Array]]:
+        """One gradient step on one minibatch; what is not finite changes nothing.
 
-        return jax.lax.scan(one, state, shuffled(key, size, config.num_minibatches))
+        The parts of the loss, `grad_norm`, and `good`: whether the step was taken.
+        """
+        (_, parts), grads = jax.value_and_grad(self.loss, has_aux=True)(state.params, state, batch)
+        parts, grads = shared_mean((parts, grads), self.axis_name)
+        rate = self.learning_rate(state.updates)
+        state, step = guarded_step(self.optimiser, state, grads, parts["loss"], rate)
+        return state, parts | step
 
-    state, metrics = jax.lax.scan(epoch, state, draws.split(key, config.num_epochs))
-    good = metrics.pop("good")
-    means = {
-        name: jnp.where(good, x, 0.0).sum() / jnp.maximum(good.sum(), 1)
-        for name, x in metrics.items()
-    }
-    return state, means | {"skipped": (~good).sum().astype(jnp.float32)}
+    def learn_from(
+        self, state: OnPolicyState, rollout: Rollout, key: Key
+    ) -> tuple[OnPolicyState, dict[str, Array]]:
+        """`num_epochs` passes over a rollout, in minibatches of another order each time.
+
+        Metrics are means over minibatches, but for `skipped`, those whose loss or gradient was not
+        finite, which change nothing, and `explained_variance`, of the returns by the values that
+        the rollout was played with.
+        """
+        config, samples = self.config, self.samples(rollout)
+        size = samples.advantage.shape[0]
+        if size % config.num_minibatches:
+            raise ValueError(
+                f"a rollout of {size} steps does not split into "
+                f"num_minibatches={config.num_minibatches} of equal size"
+            )
+
+        def epoch(state, key):
+            def one(state, rows):
+                return self.learn(state, jax.tree.map(lambda x: x[rows], samples))
+
+            return jax.lax.scan(one, state, shuffled(key, size, config.num_minibatches))
+
+        new, parts = jax.lax.scan(epoch, state, draws.split(key, config.num_epochs))
+        explained = explained_variance(samples.returns, samples.advantage, self.axis_name)
+        metrics = mean_of_good(parts) | {"explained_variance": explained}
+        # Only now: ratios compare policies that see the world alike.
+        normaliser = observe(state.normaliser, rollout.obs, self.axis_name)
+        return new.replace(normaliser=normaliser, updates=state.updates + 1), metrics
 
 
 def guarded_step(
-    optimiser: optax.GradientTransformation, state: Any, grads: PyTree, loss: Array, rate: Array
+    optimiser: optax.GradientTransformation,
+    state: Any,
+    grads: PyTree,
+    loss: Array,
+    rate: Array | float,
 ) -> tuple[Any, dict[str, Array]]:
     """One step of an optimiser at a learning rate; what is not finite changes nothing.
 
@@ -201,6 +302,14 @@ def guarded_step(
         (state.params, state.opt_state),
     )
     return state.replace(params=params, opt_state=opt_state), {"grad_norm": norm, "good": good}
+
+
+def mean_of_good(metrics: dict[str, Array]) -> dict[str, Array]:
+    """Means over steps that were taken, as `good` says, with `skipped`: how many were not."""
+    good = metrics.pop("good")
+    count = jnp.maximum(good.sum(), 1)
+    means = {name: jnp.where(good, x, 0.0).sum() / count for name, x in metrics.items()}
+    return means | {"skipped": (~good).sum().astype(jnp.float32)}
 
 
 def anneal(start: float, end: float, updates: Array, over: int) -> Array:

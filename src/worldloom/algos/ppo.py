@@ -4,7 +4,6 @@ Reads from top to bottom: configuration, state, acting, loss, update, descriptor
 of a rollout, B the number of worlds, N = T * B.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,114 +13,46 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from worldloom.algos.algorithm import Algorithm
+from worldloom.algos.algorithm import ANY, Algorithm
+from worldloom.algos.config import at_least, choice, fraction, positive
 from worldloom.algos.on_policy import (
     Extras,
+    MinibatchAgent,
+    OnPolicyConfig,
     Rollout,
+    Samples,
     anneal,
-    collect,
-    explained_variance,
-    gae,
-    guarded_step,
-    learn_in_minibatches,
-    merge_axes,
     shared_mean,
     weighted_mean,
 )
-from worldloom.core import draws
-from worldloom.core.checks import check_fields
-from worldloom.core.protocols import Environment, EnvSpec, PureEnv
+from worldloom.algos.on_policy import OnPolicyState as PPOState
+from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
-from worldloom.core.types import Array, Key, PyTree, TimeStep
+from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.actor_critic import ACTIVATIONS, ActorCritic
 from worldloom.nn.distributions import Distribution
 from worldloom.nn.networks import Network, Networks
-from worldloom.nn.normaliser import (
-    LIMIT,
-    Normaliser,
-    make_normaliser,
-    mean_and_std,
-    normalise,
-    observe,
-)
+from worldloom.nn.normaliser import clip, normalise, scales
 from worldloom.nn.policy import PolicyState
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(OnPolicyConfig):
     """Options of the algorithm.
 
-    An update learns `num_epochs` times from num_worlds * unroll_length steps, shuffled into
-    `num_minibatches` each time. anneal_updates: over so many updates the learning rate falls in
-    a line to `final_learning_rate`, and the entropy cost to `final_entropy_cost` if that is
-    given; 0 keeps both. reward_scale multiplies rewards before anything else sees them. hidden,
-    activation and initial_log_std are of the multi-layer perceptrons that policy and value are
-    where the world brings no network of its own.
+    With the learning rate the entropy cost falls, to `final_entropy_cost` if that is given.
+    hidden, activation and initial_log_std are of the multi-layer perceptrons that policy and value
+    are where the world brings no network of its own.
     """
 
-    unroll_length: int = 32
-    num_epochs: int = 4
-    num_minibatches: int = 4
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    clip_epsilon: float = 0.2
-    entropy_cost: float = 0.01
-    value_cost: float = 0.5
-    learning_rate: float = 3e-4
-    anneal_updates: int = 0
-    final_learning_rate: float = 0.0
-    final_entropy_cost: float | None = None
-    max_grad_norm: float = 0.5
-    reward_scale: float = 1.0
-    normalise_observations: bool = False
+    gae_lambda: float = fraction(0.95)
+    clip_epsilon: float = positive(0.2)
+    entropy_cost: float = at_least(0, 0.01)
+    value_cost: float = at_least(0, 0.5)
+    final_entropy_cost: float | None = at_least(0, None)
     normalise_advantages: bool = True
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
+    activation: str = choice("tanh", tuple(ACTIVATIONS))
     initial_log_std: float = 0.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "hidden", tuple(self.hidden))  # a list, when read from a file
-        check_fields(
-            "ppo",
-            self,
-            at_least={
-                "unroll_length": 1,
-                "num_epochs": 1,
-                "num_minibatches": 1,
-                "hidden": 1,
-                "entropy_cost": 0,
-                "value_cost": 0,
-                "final_learning_rate": 0,
-                "final_entropy_cost": 0,
-                "anneal_updates": 0,
-            },
-            positive=("clip_epsilon", "learning_rate", "max_grad_norm", "reward_scale"),
-            fractions=("gamma", "gae_lambda"),
-            choices={"activation": tuple(ACTIVATIONS)},
-        )
-
-
-# State -----------------------------------------------------------------------------------------
-
-
-class PPOState(struct.PyTreeNode):
-    """All that is learned; `normaliser` is None where observations are taken as they come."""
-
-    params: PyTree
-    opt_state: PyTree
-    normaliser: Normaliser | None
-    updates: Array
-
-
-class Samples(struct.PyTreeNode):
-    """What the loss is computed on, (n, ...): the order of time no longer matters."""
-
-    obs: PyTree
-    action: Array
-    log_prob: Array
-    advantage: Array
-    returns: Array
-    weight: Array | None = None
 
 
 class PPOMetrics(struct.PyTreeNode):
@@ -144,9 +75,6 @@ class PPOMetrics(struct.PyTreeNode):
     skipped: Array
 
 
-# Loss ---------------------------------------------------------------------------
-
-
 def clipped_objective(
     log_prob: Array, old_log_prob: Array, advantage: Array, clip_epsilon: float
 ) -> tuple[Array, Array]:
@@ -156,37 +84,18 @@ def clipped_objective(
     return jnp.minimum(ratio * advantage, cut * advantage), ratio
 
 
-# The agent -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class PPO:
-    """The algorithm for one network, as pure functions; jit what is called repeatedly.
-
-    `axis_name` is that of the devices that share the worlds, inside of `shard_map`: each learns
-    from its own, and all take the same steps, on the mean of their gradients.
-    """
+class PPO(MinibatchAgent):
+    """The algorithm for one network, as pure functions; jit what is called repeatedly."""
 
     config: PPOConfig
     network: Network | nn.Module
     axis_name: str | None = None
-
-    def shared(self, tree: PyTree) -> PyTree:
-        """Means over the devices; what there is where there is one."""
-        return shared_mean(tree, self.axis_name)
+    scaling = optax.scale_by_adam(eps=1e-5)
 
     @property
-    def optimiser(self) -> optax.GradientTransformation:
-        # One flat vector instead of many small arrays: fewer kernels to compile. The learning rate
-        # is applied where the number of updates is known.
-        clip = optax.clip_by_global_norm(self.config.max_grad_norm)
-        return optax.flatten(optax.chain(clip, optax.scale_by_adam(eps=1e-5)))
-
-    def init(self, key: Key, obs: PyTree) -> PPOState:
-        """A fresh state for observations like obs (B, ...)."""
-        params = self.network.init(key, obs)
-        normaliser = make_normaliser(obs) if self.config.normalise_observations else None
-        return PPOState(params, self.optimiser.init(params), normaliser, jnp.int32(0))
+    def trace(self) -> float:
+        return self.config.gae_lambda
 
     # Acting ------------------------------------------------------------------------------------
 
@@ -212,30 +121,25 @@ class PPO:
 
     def deterministic(self, state: PPOState) -> PolicyState:
         """The mean action in [-1, 1] for flat observations (B, n), to execute or to export."""
+        size = 0
         if state.normaliser is None:
             size = state.params["params"]["policy_0"]["kernel"].shape[0]
-            mean, std = jnp.zeros(size), jnp.ones(size)
-        else:
-            mean, std = mean_and_std(state.normaliser)
+        mean, std = scales(state.normaliser, size)
 
         def apply(params: PyTree, obs: Array) -> Array:
-            clipped = obs if state.normaliser is None else jnp.clip(obs, -LIMIT, LIMIT)
-            both: Any = self.network.apply(params, clipped)
+            inputs = obs if state.normaliser is None else clip(obs)
+            both: Any = self.network.apply(params, inputs)
             return jnp.clip(both[0].mode(), -1.0, 1.0)
 
         return PolicyState(state.params, mean, std, apply)
 
     # Learning ----------------------------------------------------------------------------------
 
-    def annealed(self, updates: Array) -> tuple[Array, Array]:
-        """Learning rate and entropy cost after so many updates."""
+    def entropy_cost(self, updates: Array) -> Array:
+        """The entropy cost after so many updates."""
         config = self.config
-        cost, over = config.entropy_cost, config.anneal_updates
-        final_cost = cost if config.final_entropy_cost is None else config.final_entropy_cost
-        return (
-            anneal(config.learning_rate, config.final_learning_rate, updates, over),
-            anneal(cost, final_cost, updates, over),
-        )
+        cost, final = config.entropy_cost, config.final_entropy_cost
+        return anneal(cost, cost if final is None else final, updates, config.anneal_updates)
 
     def loss(
         self, params: PyTree, state: PPOState, batch: Samples
@@ -246,8 +150,9 @@ class PPO:
         log_prob = distribution.log_prob(batch.action)
         advantage = batch.advantage
         if config.normalise_advantages:
-            advantage = advantage - self.shared(advantage.mean())
-            spread = jnp.sqrt(self.shared(jnp.square(advantage).mean()))
+            advantage = advantage - shared_mean(advantage.mean(), self.axis_name)
+            variance = shared_mean(jnp.square(advantage).mean(), self.axis_name)
+            spread = jnp.sqrt(variance)
             advantage = advantage / (spread + 1e-8)
         objective, ratio = clipped_objective(
             log_prob, batch.log_prob, advantage, config.clip_epsilon
@@ -256,7 +161,7 @@ class PPO:
         policy_loss = -mean(objective)
         value_loss = 0.5 * mean(jnp.square(value - batch.returns))
         entropy = mean(distribution.entropy())
-        entropy_cost = self.annealed(state.updates)[1]
+        entropy_cost = self.entropy_cost(state.updates)
         loss = policy_loss + config.value_cost * value_loss - entropy_cost * entropy
         return loss, {
             "loss": loss,
@@ -268,78 +173,10 @@ class PPO:
             "clip_fraction": mean(jnp.abs(ratio - 1.0) > config.clip_epsilon),
         }
 
-    def samples(self, rollout: Rollout) -> Samples:
-        """A rollout (T, B, ...) with its advantages, as N samples in the order of time."""
-        config = self.config
-        advantage = gae(
-            rollout.reward * config.reward_scale,
-            rollout.value,
-            rollout.next_value,
-            rollout.terminated,
-            rollout.truncated,
-            config.gamma,
-            config.gae_lambda,
-        )
-        samples = Samples(
-            obs=rollout.obs,
-            action=rollout.action,
-            log_prob=rollout.log_prob,
-            advantage=advantage,
-            returns=advantage + rollout.value,
-            weight=rollout.weight,
-        )
-        return merge_axes(samples)
-
-    def learn(self, state: PPOState, batch: Samples) -> tuple[PPOState, dict[str, Array]]:
-        """One gradient step on one minibatch; what is not finite changes nothing.
-
-        The parts of the loss, `grad_norm`, and `good`: whether the step was taken.
-        """
-        (_, parts), grads = jax.value_and_grad(self.loss, has_aux=True)(state.params, state, batch)
-        parts, grads = self.shared((parts, grads))
-        rate = self.annealed(state.updates)[0]
-        state, step = guarded_step(self.optimiser, state, grads, parts["loss"], rate)
-        return state, parts | step
-
     def update(self, state: PPOState, rollout: Rollout, key: Key) -> tuple[PPOState, PPOMetrics]:
         """`num_epochs` passes over a rollout, in minibatches of another order each time."""
-        samples = self.samples(rollout)
-        new, means = learn_in_minibatches(self.learn, state, samples, key, self.config)
-        metrics = PPOMetrics(
-            **means,
-            explained_variance=explained_variance(
-                samples.returns, samples.advantage, self.axis_name
-            ),
-        )
-        # Only now: the ratios above compare policies that see the world alike.
-        normaliser = observe(state.normaliser, rollout.obs, self.axis_name)
-        return new.replace(normaliser=normaliser, updates=state.updates + 1), metrics
-
-    def iteration(
-        self,
-        env: Environment | PureEnv,
-        state: PPOState,
-        worlds: PyTree,
-        timestep: TimeStep,
-        params: PyTree,
-        key: Key,
-        watch: Callable[[TimeStep], PyTree] = lambda steps: (),
-    ) -> tuple[PPOState, PyTree, TimeStep, PPOMetrics, PyTree]:
-        """A rollout and the update from it: one program, `jax.jit(partial(ppo.iteration, env))`.
-
-        `env` is batched and resets itself; `params` are its parameters. `watch` sums up the time
-        steps (T, B, ...) inside of the program. Returns the new state, the worlds and their time
-        step, the metrics, and what `watch` made.
-        """
-        play_key, learn_key = draws.split(key)
-        worlds, timestep, rollout, steps = collect(
-            self, env, state, worlds, timestep, params, play_key
-        )
-        state, metrics = self.update(state, rollout, learn_key)
-        return state, worlds, timestep, metrics, watch(steps)
-
-
-# Descriptors -----------------------------------------------------------------------------------
+        state, metrics = self.learn_from(state, rollout, key)
+        return state, PPOMetrics(**metrics)
 
 
 def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None) -> PPO:
@@ -356,11 +193,8 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
     )
 
     def inputs(obs: PyTree) -> dict[str, Any]:
-        apart = networks.critic_encode is not None
-        return {
-            "obs": networks.encode(obs),
-            "critic_obs": networks.encode_for_critic(obs) if apart else None,
-        }
+        critic = networks.critic_encode
+        return {"obs": networks.encode(obs), "critic_obs": critic(obs) if critic else None}
 
     return PPO(
         config,
@@ -372,11 +206,5 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
     )
 
 
-ALGORITHM = Algorithm(
-    name="ppo",
-    description="clipped policy gradients from fresh rollouts",
-    loop="on_policy",
-    actions=frozenset({"discrete", "continuous"}),
-    config=PPOConfig,
-    make=make,
-)
+ABOUT = ("ppo", "clipped policy gradients from fresh rollouts", "on_policy", ANY)
+ALGORITHM = Algorithm(*ABOUT, PPOConfig, make)

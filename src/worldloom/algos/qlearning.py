@@ -13,39 +13,25 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.algorithm import Algorithm
-from worldloom.algos.metrics import LearnMetrics
-from worldloom.algos.off_policy import EpsilonGreedyConfig
+from worldloom.algos.algorithm import DISCRETE, Algorithm
+from worldloom.algos.config import at_least, fraction
+from worldloom.algos.off_policy import EpsilonGreedyConfig, LearnMetrics, ValueAgent
 from worldloom.core import draws
 from worldloom.core.checks import check_fields
-from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
-from worldloom.nn.networks import Networks
-from worldloom.nn.values import epsilon_greedy, num_actions, weighted
+from worldloom.nn.values import epsilon_greedy, weighted
 
 
 @dataclass(frozen=True)
 class QLearningConfig(EpsilonGreedyConfig):
-    """Options of the algorithm; the defaults are for treasure hunt.
+    """learning_rate: share of the error that an update removes."""
 
-    learning_rate: share of the error that an update removes.
-    """
-
-    table_size: int = 1 << 16
-    learning_rate: float = 0.1
-    gamma: float = 0.9
-    buffer_size: int = 13_056
-    gradient_steps: int = 20
+    table_size: int = at_least(1, 1 << 16)
+    learning_rate: float = fraction(0.1)
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(
-            "qlearning",
-            self,
-            at_least={"table_size": 1},
-            positive=("learning_rate",),
-            fractions=("learning_rate",),
-        )
+        check_fields(self.name, self, positive=("learning_rate",))
 
 
 class QLearner(struct.PyTreeNode):
@@ -54,11 +40,8 @@ class QLearner(struct.PyTreeNode):
 
 
 @dataclass(frozen=True)
-class QLearning:
-    """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
-
-    config: QLearningConfig
-    num_actions: int
+class QLearning(ValueAgent):
+    """The table of one agent, which hashes observations and needs no network."""
 
     def init(self, key: Key, obs: Array) -> QLearner:
         """A table of zeros, whatever the key and the observations."""
@@ -88,9 +71,9 @@ class QLearning:
         """
         table, size = learner.params, self.config.table_size
         row, after = table_rows(batch.obs, size), table_rows(batch.next_obs, size)
-        aim = batch.reward + batch.discount * table[after].max(axis=-1)
-        now = table[row, batch.action]
-        error = weighted(aim - now, batch)
+        td_target = batch.reward + batch.discount * table[after].max(axis=-1)
+        q = table[row, batch.action]
+        error = weighted(td_target - q, batch)
         same_action = batch.action[:, None] == batch.action[None, :]
         same = (row[:, None] == row[None, :]) & same_action  # (B, B)
         copies = same.sum(axis=1)
@@ -100,7 +83,7 @@ class QLearning:
         metrics = LearnMetrics(
             loss=0.5 * (error * error).mean(),
             grad_norm=jnp.sqrt((mean_error * mean_error / copies).sum()),
-            q_mean=now.mean(),
+            q_mean=q.mean(),
         )
         return QLearner(table.at[row, batch.action].add(step), learner.updates + 1), metrics
 
@@ -131,17 +114,5 @@ def scrambled(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def make(config: QLearningConfig, spec: EnvSpec, networks: Networks) -> QLearning:
-    """The agent for a world of `spec`; it hashes observations and needs no network."""
-    return QLearning(config, num_actions(spec))
-
-
-ALGORITHM = Algorithm(
-    name="qlearning",
-    description="a table of values over hashed observations",
-    loop="off_policy",
-    actions=frozenset({"discrete"}),
-    config=QLearningConfig,
-    make=make,
-    one_array=True,
-)
+ABOUT = ("qlearning", "a table of values over hashed observations", "off_policy", DISCRETE)
+ALGORITHM = Algorithm(*ABOUT, QLearningConfig, QLearning.make, one_array=True)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.algos.algorithm import Algorithm
-from worldloom.algos.metrics import LearnMetrics
-from worldloom.algos.off_policy import OffPolicyConfig
+from worldloom.algos.algorithm import ANY, Algorithm
+from worldloom.algos.config import at_least, fraction
+from worldloom.algos.off_policy import LearnMetrics, OffPolicyConfig
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
@@ -21,9 +21,9 @@ from worldloom.nn.networks import Networks
 class RandomConfig(OffPolicyConfig):
     """Options that loops ask of every agent; none of them changes how this one plays."""
 
-    gamma: float = 0.9
-    batch_size: int = 1
-    gradient_steps: int = 0
+    gamma: float = fraction(0.9)
+    batch_size: int = at_least(1, 1)
+    gradient_steps: int = at_least(0, 0)
 
 
 class RandomLearner(struct.PyTreeNode):
@@ -77,11 +77,5 @@ def make(config: RandomConfig, spec: EnvSpec, networks: Networks) -> Random:
     return Random(config, space)
 
 
-ALGORITHM = Algorithm(
-    name="random",
-    description="plays at random and learns nothing",
-    loop="off_policy",
-    actions=frozenset({"discrete", "continuous"}),
-    config=RandomConfig,
-    make=make,
-)
+ABOUT = ("random", "plays at random and learns nothing", "off_policy", ANY)
+ALGORITHM = Algorithm(*ABOUT, RandomConfig, make)

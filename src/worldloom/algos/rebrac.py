@@ -7,20 +7,24 @@ norm keeps critics from growing where there are no data.
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
-from flax import struct
 
-from worldloom.algos.actor_critic import Metrics, smoothed_action
-from worldloom.algos.algorithm import Algorithm
-from worldloom.algos.offline import LinkedRows, OfflineConfig, bootstrapped
-from worldloom.algos.offline_actor_critic import DelayedActorCritic, DelayedLearner
-from worldloom.core.checks import check_fields
-from worldloom.core.types import Array, Key, PyTree
+from worldloom.algos.actor_critic import Metrics
+from worldloom.algos.algorithm import CONTINUOUS, Algorithm
+from worldloom.algos.config import at_least
+from worldloom.algos.offline import LinkedRows, bootstrapped
+from worldloom.algos.offline_actor_critic import (
+    DelayedActorCritic,
+    DelayedConfig,
+    DelayedHyper,
+    DelayedLearner,
+)
+from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, critics, deterministic
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
 
 
-class ReBRACHyper(struct.PyTreeNode):
+class ReBRACHyper(DelayedHyper):
     """Numbers that may differ between learners of one program.
 
     The paper chose its two penalties for each dataset among 0.001 to 0.1 (actor) and 0 to 0.1
@@ -28,33 +32,15 @@ class ReBRACHyper(struct.PyTreeNode):
     rate is that of batches of 256.
     """
 
-    actor_rate: float = 3e-4
-    critic_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    actor_penalty: float = 0.03
-    critic_penalty: float = 0.01
-    policy_noise: float = 0.2
-    noise_clip: float = 0.5
+    actor_penalty: float = at_least(0, 0.03)
+    critic_penalty: float = at_least(0, 0.01)
 
 
 @dataclass(frozen=True)
-class ReBRACConfig(OfflineConfig):
-    """The actor and all targets move once in `policy_delay` updates."""
+class ReBRACConfig(DelayedConfig):
+    """Options of the algorithm."""
 
-    policy_delay: int = 2
     hyper: ReBRACHyper = field(default_factory=ReBRACHyper)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_fields("rebrac", self, at_least={"policy_delay": 1})
-        check_fields(
-            "rebrac",
-            self.hyper,
-            at_least={"actor_penalty": 0, "critic_penalty": 0, "policy_noise": 0, "noise_clip": 0},
-            positive=("actor_rate", "critic_rate"),
-            fractions=("gamma", "tau"),
-        )
 
 
 @dataclass(frozen=True)
@@ -69,14 +55,10 @@ class ReBRAC(DelayedActorCritic):
 
         The last row of a log that was cut has no next action to be held to.
         """
-        hyper = learner.hyper
-        action = smoothed_action(
-            learner.target_actor, rows.next_obs, key, hyper.policy_noise, hyper.noise_clip
-        )
-        next_value = critics(learner.target_critic, rows.next_obs, action).min(0)
+        next_value, action = self.next_value(learner, rows, key)
         unlike = jnp.square(action - rows.next_action).sum(-1)
-        penalty = jnp.where(rows.followed, hyper.critic_penalty * unlike, 0.0)
-        return bootstrapped(rows, hyper.gamma, next_value - penalty)
+        penalty = jnp.where(rows.followed, learner.hyper.critic_penalty * unlike, 0.0)
+        return bootstrapped(rows, learner.hyper.gamma, next_value - penalty)
 
     def critic_loss(self, weights: Weights, rows: Rows, target: Array) -> tuple[Array, Metrics]:
         """Squared errors, summed over both critics; and how far values lie from their mean."""
@@ -85,7 +67,7 @@ class ReBRAC(DelayedActorCritic):
         return loss, {"critic_loss": loss, "q": q.mean(), "spread": jnp.abs(q - q.mean()).mean()}
 
     def actor_loss(
-        self, weights: Weights, rows: Rows, critic: Weights, spread: Array, penalty: Array
+        self, weights: Weights, learner: DelayedLearner, rows: Rows, metrics: Metrics
     ) -> tuple[Array, Metrics]:
         """penalty |pi(s) - a|^2 - Q(s, pi(s)) / spread (eq. 3), Q the lesser of two.
 
@@ -94,25 +76,20 @@ class ReBRAC(DelayedActorCritic):
         the data, does not change by that.
         """
         action = deterministic(weights, rows.obs)
-        q = critics(critic, rows.obs, action).min(0)
+        q = critics(learner.critic.params, rows.obs, action).min(0)
         clone = jnp.square(action - rows.action).sum(-1).mean()
-        loss = penalty * clone - q.mean() / (spread + 1e-8)
+        loss = learner.hyper.actor_penalty * clone - q.mean() / (metrics["spread"] + 1e-8)
         return loss, {"actor_loss": loss, "clone_error": clone}
-
-    def actor_inputs(self, learner: DelayedLearner, metrics: Metrics) -> tuple[PyTree, ...]:
-        """Both critics, the spread of their values, and the actor's penalty."""
-        return learner.critic.params, metrics["spread"], learner.hyper.actor_penalty
 
     def policy(self, learner: DelayedLearner, dataset: Dataset) -> PolicyState:
         """Deterministic policy: the target actor, which errors of the critics move less."""
         return PolicyState(learner.target_actor, dataset.mean, dataset.std, deterministic)
 
 
-ALGORITHM = Algorithm(
-    name="rebrac",
-    description="TD3+BC with penalties on actor and critic, and layer norm",
-    loop="offline",
-    actions=frozenset({"continuous"}),
-    config=ReBRACConfig,
-    make=lambda config, spec=None, networks=None: ReBRAC(config),
+ABOUT = (
+    "rebrac",
+    "TD3+BC with penalties on actor and critic, and layer norm",
+    "offline",
+    CONTINUOUS,
 )
+ALGORITHM = Algorithm(*ABOUT, ReBRACConfig, ReBRAC.make)

@@ -13,7 +13,8 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.core.types import Array
 from worldloom.nn.distributions import Categorical, DiagonalGaussian, Distribution
-from worldloom.nn.values import NOT_ALLOWED, flatten
+from worldloom.nn.networks import concatenate
+from worldloom.nn.values import NOT_ALLOWED
 
 COLOURS = 10  # of grid cells
 SMALL_GRID = 36  # cells, up to which a convolution is one matrix
@@ -84,7 +85,7 @@ class ActorCritic(nn.Module):
         mask (B, num_actions): which actions are allowed. critic_obs (B, ...): what the value
         alone may see, in the place of obs.
         """
-        x = flatten(obs)
+        x = concatenate(obs)
         if self.shared_torso:
             if critic_obs is not None:
                 raise ValueError("ActorCritic: critic_obs needs torsos apart: shared_torso=False")
@@ -92,7 +93,7 @@ class ActorCritic(nn.Module):
         else:
             h = self._torso(x, self.hidden, "policy")
             widths = self.hidden if self.value_hidden is None else self.value_hidden
-            v = self._torso(x if critic_obs is None else flatten(critic_obs), widths, "value")
+            v = self._torso(x if critic_obs is None else concatenate(critic_obs), widths, "value")
         value = dense(1, 1.0, "value")(v)[:, 0]
         if self.num_actions is not None:
             return Categorical(dense(self.num_actions, 0.01, "policy")(h), mask), value
@@ -152,12 +153,12 @@ def point_action_mask(
 @functools.cache
 def _neighbours(height: int, width: int) -> np.ndarray:
     """1 where cell p is neighbour n of cell q: (cells p, cells q, 9)."""
-    found = np.zeros((height, width, height, width, 3, 3), np.float32)
+    is_neighbour = np.zeros((height, width, height, width, 3, 3), np.float32)
     for r, c, i, j in itertools.product(range(height), range(width), range(3), range(3)):
         row, column = r + i - 1, c + j - 1
         if 0 <= row < height and 0 <= column < width:
-            found[row, column, r, c, i, j] = 1.0
-    return found.reshape(height * width, height * width, 9)
+            is_neighbour[row, column, r, c, i, j] = 1.0
+    return is_neighbour.reshape(height * width, height * width, 9)
 
 
 class Convolution(nn.Module):

@@ -60,11 +60,6 @@ class Categorical(struct.PyTreeNode):
         log_probs = self.log_probs
         return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
 
-    def kl(self, other: "Categorical") -> Array:
-        """KL(self || other), (...); huge where `other` rules out what this one would do."""
-        log_probs = self.log_probs
-        return (jnp.exp(log_probs) * (log_probs - other.log_probs)).sum(axis=-1)
-
 
 class DiagonalGaussian(struct.PyTreeNode):
     """Independent normal components: mean (..., d) and log_std (..., d) or (d,).
@@ -92,12 +87,6 @@ class DiagonalGaussian(struct.PyTreeNode):
         """(...), in nats; negative where the distribution is narrow."""
         each = self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)
         return jnp.broadcast_to(each, self.mean.shape).sum(axis=-1)
-
-    def kl(self, other: "DiagonalGaussian") -> Array:
-        """KL(self || other), (...)."""
-        gap = (self.mean - other.mean) * jnp.exp(-other.log_std)
-        ratio = self.log_std - other.log_std
-        return (0.5 * (jnp.exp(2.0 * ratio) + gap * gap - 1.0) - ratio).sum(axis=-1)
 
 
 Distribution = Categorical | DiagonalGaussian

@@ -44,14 +44,20 @@ def normalise(normaliser: Normaliser | None, obs: PyTree) -> PyTree:
     def one(x, mean, var):
         if not _is_float(x):
             return x
-        scaled = (x - mean) * jax.lax.rsqrt(var + EPSILON)
-        return jnp.clip(scaled, -LIMIT, LIMIT)
+        return clip((x - mean) * jax.lax.rsqrt(var + EPSILON))
 
     return jax.tree.map(one, obs, normaliser.mean, normaliser.var)
 
 
-def mean_and_std(normaliser: Normaliser) -> tuple[PyTree, PyTree]:
-    """What `normalise` subtracts and divides by."""
+def clip(scaled: Array) -> Array:
+    """Centred and scaled observations within `LIMIT` standard deviations."""
+    return jnp.clip(scaled, -LIMIT, LIMIT)
+
+
+def scales(normaliser: Normaliser | None, size: int) -> tuple[PyTree, PyTree]:
+    """What `normalise` subtracts and divides by; without a normaliser 0 and 1, (size,)."""
+    if normaliser is None:
+        return jnp.zeros(size), jnp.ones(size)
     return normaliser.mean, jax.tree.map(lambda var: jnp.sqrt(var + EPSILON), normaliser.var)
 
 
@@ -66,14 +72,14 @@ def observe(
         return None
     steps, worlds = jax.tree.leaves(obs)[0].shape[:2]
     devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-    seen = jnp.float32(steps * worlds * devices)
+    new = jnp.float32(steps * worlds * devices)
 
     def over_all(x: Array) -> Array:
         mean = x.mean((0, 1))
         return mean if axis_name is None else jax.lax.pmean(mean, axis_name)
 
-    total = normaliser.count + seen
-    share = seen / total
+    total = normaliser.count + new
+    share = new / total
 
     def merged(x, mean, var):  # the parallel form of Welford's sums (Chan et al. 1979)
         if not _is_float(x):

@@ -27,26 +27,25 @@ WRITTEN_OUT = 2  # critics; larger ensembles are a loop
 
 def make_mlp(key: Key, sizes: tuple[int, ...]) -> Weights:
     """Layers from sizes[0] inputs to sizes[-1] outputs; kernel (in, out), bias (out,)."""
-    keys = draws.split(key, len(sizes) - 1)
-    return tuple(
-        _linear(keys[i], (), inputs, outputs) for i, (inputs, outputs) in enumerate(pairwise(sizes))
-    )
+    return tuple(_layers(key, (), sizes))
 
 
-def mlp(weights: Weights, x: Array) -> Array:
+def _layers(key: Key, lead: tuple[int, ...], sizes: tuple[int, ...]) -> list[dict[str, Array]]:
+    """Layers of an ensemble of shape `lead`."""
+    layers, keys = [], draws.split(key, len(sizes) - 1)
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+        kernel_key, bias_key = draws.split(keys[i])
+        bound = symmetric_uniform(1.0 / math.sqrt(inputs))
+        kernel = bound(kernel_key, (*lead, inputs, outputs))
+        layers.append({"kernel": kernel, "bias": bound(bias_key, (*lead, outputs))})
+    return layers
+
+
+def mlp(weights: Weights, x: Array, activation: Callable[[Array], Array] = jax.nn.relu) -> Array:
     """Outputs (B, out) for inputs (B, in), with ReLU between the layers."""
     for layer in weights[:-1]:
-        x = jax.nn.relu(x @ layer["kernel"] + layer["bias"])
+        x = activation(x @ layer["kernel"] + layer["bias"])
     return x @ weights[-1]["kernel"] + weights[-1]["bias"]
-
-
-def _linear(key: Key, lead: tuple[int, ...], inputs: int, outputs: int) -> dict[str, Array]:
-    kernel_key, bias_key = draws.split(key)
-    bound = symmetric_uniform(1.0 / math.sqrt(inputs))
-    return {
-        "kernel": bound(kernel_key, (*lead, inputs, outputs)),
-        "bias": bound(bias_key, (*lead, outputs)),
-    }
 
 
 # Actors ----------------------------------------------------------------------------------------
@@ -85,30 +84,24 @@ def squash(mean: Array, log_std: Array, noise: Array) -> tuple[Array, Array]:
 
 def make_critics(
     key: Key,
-    count: int,
     obs_size: int,
     action_size: int,
     hidden: tuple[int, ...],
     *,
+    count: int = 2,
     norm: bool = False,
 ) -> Weights:
     """`count` critics with every leaf (count, ...); `norm` puts a layer norm after each ReLU.
 
     The first layer keeps apart what it does to observations and to actions: see `critics`.
     """
-    keys = draws.split(key, len(hidden) + 1)
-    first = _linear(keys[0], (count,), obs_size + action_size, hidden[0])
-    kernel = first.pop("kernel")
-    first |= {"obs": kernel[:, :obs_size], "action": kernel[:, obs_size:]}
-    layers = [first]
-    for i, (inputs, outputs) in enumerate(pairwise(hidden), start=1):
-        layers.append(_linear(keys[i], (count,), inputs, outputs))
+    layers = _layers(key, (count,), (obs_size + action_size, *hidden, 1))
+    kernel = layers[0].pop("kernel")
+    layers[0] |= {"obs": kernel[:, :obs_size], "action": kernel[:, obs_size:]}
     if norm:
-        for layer, width in zip(layers, hidden, strict=True):
-            layer["scale"] = jnp.ones((count, width))
-            layer["shift"] = jnp.zeros((count, width))
-    last = _linear(keys[-1], (count,), hidden[-1], 1)
-    layers.append({"kernel": last["kernel"][..., 0], "bias": last["bias"][..., 0]})
+        for layer, width in zip(layers, hidden, strict=False):
+            layer |= {"scale": jnp.ones((count, width)), "shift": jnp.zeros((count, width))}
+    layers[-1] = {name: leaf[..., 0] for name, leaf in layers[-1].items()}
     return tuple(layers)
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from worldloom.core import draws
 from worldloom.core.cumsum import running_count
 from worldloom.core.protocols import EnvSpec
-from worldloom.core.spaces import Dict, Discrete, Space
-from worldloom.core.types import Array, Batch, Key, PyTree
+from worldloom.core.spaces import Discrete
+from worldloom.core.types import Array, Batch, Key
 from worldloom.nn.layers import Linear
 from worldloom.nn.networks import Network, Networks
 
@@ -50,22 +50,6 @@ def num_actions(spec: EnvSpec) -> int:
             "by value needs a Discrete choice; use an agent for continuous actions"
         )
     return spec.action.n
-
-
-def blank_observation(spec: EnvSpec) -> PyTree:
-    """A batch of one observation of a world, (1, ...) of zeros."""
-
-    def blank(space: Space) -> PyTree:
-        if isinstance(space, Dict):
-            return {name: blank(inner) for name, inner in space.items}
-        return jnp.zeros((1, *space.shape), space.dtype)
-
-    return blank(spec.observation)
-
-
-def flatten(obs: Array) -> Array:
-    """(B, ...) to (B, features) float32."""
-    return obs.reshape(obs.shape[0], -1).astype(jnp.float32)
 
 
 def take_action(values: Array, action: Array) -> Array:

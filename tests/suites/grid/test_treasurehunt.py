@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pictures import scene
 
+from oracles.heuristics import nearest_item
 from oracles.objects import load
-from worldloom.algos.scripted import nearest_item
 from worldloom.core import draws
 from worldloom.core.rollout import run_episode_batch
 from worldloom.core.transforms import batch
