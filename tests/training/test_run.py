@@ -104,6 +104,15 @@ def test_evaluations_come_when_they_are_due(finished_run, read_rows):
         assert row["mean"] == pytest.approx(sum(row["agents"]), abs=1e-3)
 
 
+def test_metrics_can_be_a_data_frame(finished_run):
+    pandas = pytest.importorskip("pandas")
+    run = worldloom.load(finished_run)
+    metrics, frame = run.metrics(), run.dataframe()
+    assert isinstance(frame, pandas.DataFrame)
+    np.testing.assert_array_equal(frame["return"], metrics["return"])
+    np.testing.assert_array_equal(frame["agent_returns_1"], metrics["agent_returns"][:, 1])
+
+
 def test_tables_add_up_to_the_metrics(finished_run, read_rows):
     metrics = read_rows(finished_run / "metrics.jsonl")
     turns = read_csv(finished_run / "turns.csv")

@@ -24,23 +24,23 @@ class Row:
     run: Run
     differs: dict[str, Any]
 
-    @property
-    def score(self) -> float:
-        """The mean of the last evaluation; minus infinity if there was none."""
-        scores = [row["mean"] for row in self.run.evals if is_number(row.get("mean"))]
-        return float(scores[-1]) if scores else -math.inf
-
     def to_dict(self) -> dict[str, Any]:
         last = self.run.evals[-1] if self.run.evals else {}
         return {
             "run": str(self.run.path),
             "algo": self.run.settings.get("algo"),
-            "mean": self.score if self.run.evals else None,
+            "mean": last.get("mean"),
             "stderr": last.get("stderr"),
             "steps": self.run.steps,
             "train_seconds": self.run.timing.get("train_seconds"),
             "differs": self.differs,
         }
+
+    @property
+    def score(self) -> float:
+        """The mean of the last evaluation; minus infinity if there was none."""
+        mean = self.to_dict()["mean"]
+        return mean if is_number(mean) else -math.inf
 
     def cells(self) -> list[str]:
         """What stands in its row of the table."""

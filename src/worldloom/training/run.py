@@ -1,5 +1,6 @@
 """The one run: trained, resumed or loaded, with the same face in all three."""
 
+import importlib.util
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,20 @@ class Run:
         rows = read_json_lines(self.folder / "metrics.jsonl")
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
+
+    def dataframe(self) -> Any:
+        """`metrics` as a DataFrame of pandas or polars, whichever is installed.
+
+        A metric of A agents is A columns: agent_returns_0, agent_returns_1, ...
+        """
+        columns = {}
+        for name, values in self.metrics().items():
+            parts = values.T if values.ndim == 2 else [values]
+            columns |= {f"{name}_{i}" if len(parts) > 1 else name: p for i, p in enumerate(parts)}
+        for package in ("pandas", "polars"):
+            if importlib.util.find_spec(package):
+                return importlib.import_module(package).DataFrame(columns)
+        raise ImportError("a DataFrame needs pandas or polars; run.metrics() has the same columns")
 
     def timing(self) -> dict[str, Any]:
         """What timing.json holds: seconds, and steps in a second of training."""

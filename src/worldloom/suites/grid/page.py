@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,10 @@ def _agents(run: Run) -> str:
         for agent in range(count)
     ]
 
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Return of each agent",
-            x_label="steps",
-            y_label="return of an episode",
-            width=width,
-            height=300,
-        )
-
+    y_label = "return of an episode"
+    draw = partial(
+        line_chart, lines, title="Return of each agent", x_label="steps", y_label=y_label
+    )
     head = [name.removeprefix("agent_").replace("_", " ") for name in names]
     return page.section(
         "Agent by agent",

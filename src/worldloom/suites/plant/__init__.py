@@ -3,21 +3,14 @@
 What a plant of one's own is made of is here: `Signal`, `Limit`, `Loop` and `make_world`. Names are
 imported when they are asked for, so that the suite's descriptor can be read without jax.
 """
+# ruff: noqa: F403, F405  what is exported is listed once, in __all__
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worldloom.suites.plant.plant import Plant, PlantWorld, make_world
-    from worldloom.suites.plant.types import (
-        EnvironmentState,
-        Limit,
-        Loop,
-        PlantInfo,
-        PlantParams,
-        SafetyMetrics,
-        Signal,
-    )
+    from worldloom.suites.plant.plant import *
+    from worldloom.suites.plant.types import *
 
 __all__ = [
     "EnvironmentState",
