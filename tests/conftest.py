@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,13 +13,12 @@ import pytest
 
 # Before anything imports jax. Tests compare with exact figures: all of them run on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of what the tests take is compiling, which these options halve; what they compute is slower
+# Most of what the tests take is compiling, which these options halve; what comes out is slower
 # code of the same arithmetic. Options that a user has: see worldloom.core.compiling.
 os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-    " --xla_llvm_disable_expensive_passes=true",
+    "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 )
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if WORKER and hasattr(os, "sched_setaffinity"):
     # A core for each worker: where the threads of two share two cores, compiling takes half as
@@ -34,16 +34,45 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 MOST_MEMORY_MB = 1200
+# Where programs run longer than they compile, they are compiled better.
+OPTIMISED = (
+    "tests/learn",
+    "tests/algos/test_cql",
+    "tests/algos/test_edac",
+    "tests/algos/test_fqe",
+    "tests/algos/test_rebrac",
+    "tests/safety",
+    "tests/suites/plant/test_plant_data",
+    "tests/suites/plant/test_plant_safety",
+)
+# Whole runs and commands, whose parts are tested elsewhere: these are of the slow tier.
+WHOLE_RUNS = (
+    "tests/adapters/test_brax_worlds",
+    "tests/adapters/test_gymnasium_plant",
+    "tests/benchmarks",
+    "tests/cli/test_cli_plant",
+    "tests/cli/test_cli_robot",
+    "tests/plans",
+    "tests/suites/arc/test_arc_training",
+    "tests/suites/grid/test_grid_learning",
+    "tests/suites/plant/test_own_plant",
+    "tests/suites/plant/test_plant_online",
+    "tests/suites/plant/test_plant_training",
+    "tests/suites/robot/test_robot_report",
+    "tests/suites/robot/test_robot_training",
+)
 HEAVY_FIRST = (
     "tests/test_examples",
     "tests/suites/robot",
     "tests/suites/plant",
+    "tests/training",
     "tests/safety",
+    "tests/algos",
+    "tests/suites/grid",
     "tests/matrix",
     "tests/suites/arc",
-    "tests/suites/grid",
-    "tests/training",
-    "tests/algos",
+    "tests/learn",
+    "tests/adapters",
 )
 
 TINY_WORLD = {"height": 6, "width": 6, "num_agents": 2, "horizon": 10, "spawn_prob": 0.1}
@@ -70,6 +99,20 @@ def program_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
+def optimised_where_it_pays(request):
+    """The compiler's whole effort for the tests of a file that compute much."""
+    if not _is_in(request.path, OPTIMISED):
+        yield
+        return
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
     """Compiled programs of one file are forgotten after it, before a worker grows large."""
     yield
@@ -92,8 +135,16 @@ def _resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def _is_in(path: Path, places: Sequence[str]) -> bool:
+    return path.relative_to(Path(__file__).parents[1]).as_posix().startswith(tuple(places))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(items):
     """Heavy folders first: with a file to each worker, a long one must not begin at the end."""
+    for item in items:
+        if _is_in(item.path, WHOLE_RUNS):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: _rank(item.path.as_posix()))  # stable: files stay whole
 
 

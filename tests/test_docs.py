@@ -17,6 +17,7 @@ def blocks(page):
     return BLOCK.findall(page.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem
 )

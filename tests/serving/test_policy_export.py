@@ -51,7 +51,14 @@ RUNS = {
          "td3": OFF_POLICY | {"hidden": (8,), "learning_starts": 40}},
     ),
 }  # fmt: skip
-LONG = ("one network for all agents", "a centralised critic", "random quantile levels", "numbers")
+LONG = (
+    "a network for each agent",
+    "one network for all agents",
+    "a centralised critic",
+    "random quantile levels",
+    "numbers",
+    "arc",
+)
 
 ALONE = """
 import sys

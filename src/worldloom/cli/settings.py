@@ -83,6 +83,7 @@ class Schema:
     """
 
     def __init__(self, suite: Suite, env: str, algo: str, values: Mapping[str, Any] | None = None):
+        usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
         self.suite, self.env, self.algo = suite, env, algos.get(algo).name
         rules = suite.rules_of(env)
         parameters = suites.world_parameters(env) if rules is None else None
@@ -101,7 +102,7 @@ class Schema:
             "the world": world,
             self.algo: options_of(algos.get(algo).config, f"{self.algo}."),
         }
-        usual = merge(nest(suite.defaults(env, algo)), values or {})
+        usual = merge(usual, values or {})
         self.groups = {t: [_with_default(o, usual) for o in group] for t, group in groups.items()}
         self.options = {o.name: o for group in self.groups.values() for o in group}
 

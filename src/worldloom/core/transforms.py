@@ -259,10 +259,16 @@ def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
     def split(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda key, *args: function(draws.split(key, num_worlds), *args)
 
+    def reset(key: Key, params: PyTree):
+        return reset_many(inner)(draws.split(key, num_worlds), params)
+
+    def step(key: Key, state: PyTree, action: PyTree, params: PyTree):
+        return step_many(inner)(draws.split(key, num_worlds), state, action, params)
+
     return _derived(
         inner,
-        split(reset_many(inner)),
-        split(step_many(inner)),
+        reset,
+        step,
         observe_agent=jax.vmap(inner.observe_agent, (0, None, None)),
         apply_agent=split(jax.vmap(inner.apply_agent, (0, 0, None, 0, None))),
         apply_all=split(jax.vmap(inner.apply_all, (0, 0, 0, None))),

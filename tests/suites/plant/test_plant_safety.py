@@ -133,6 +133,7 @@ def test_what_is_promised_under_the_model_holds_when_the_plant_is_the_model(
     assert margin.min() < 5.1  # and no more than that
 
 
+@pytest.mark.slow
 def test_disturbed_reactors_need_the_reserve(world, constraints, play):
     """The feed's temperature wanders, which the model knows nothing of."""
     params = world.default_params()

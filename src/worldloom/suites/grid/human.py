@@ -261,9 +261,11 @@ def _compiled(env: PureEnv) -> SimpleNamespace:
     # A batch of one: observations have the shape that agents are used to.
     one, params = batch(env, 1), env.default_params()
     parts = ("reset", "observe_agent", "apply_agent", "apply_all", "end_turn")
-    return SimpleNamespace(
-        **{name: jax.jit(functools.partial(getattr(one, name), params=params)) for name in parts}
-    )
+
+    def with_params(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(lambda *args: function(*args, params))
+
+    return SimpleNamespace(**{name: with_params(getattr(one, name)) for name in parts})
 
 
 def _trained(run: Any) -> Others:
