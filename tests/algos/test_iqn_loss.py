@@ -79,10 +79,10 @@ def test_the_loss_of_every_pair_agrees_with_plain_loops():
 
 def test_levels_shared_by_the_batch_are_levels_of_every_row():
     rng = np.random.default_rng(1)
-    now, aim = rng.normal(size=(2, 5, 4)).astype(np.float32)
-    taus = rng.random(4, dtype=np.float32)
+    now, aim = jnp.asarray(rng.normal(size=(2, 5, 4)), jnp.float32)
+    taus = jnp.asarray(rng.random(4), jnp.float32)
     np.testing.assert_array_equal(
-        quantile_huber(now, aim, taus), quantile_huber(now, aim, np.tile(taus, (5, 1)))
+        quantile_huber(now, aim, taus), quantile_huber(now, aim, jnp.tile(taus, (5, 1)))
     )
 
 

@@ -235,9 +235,9 @@ def test_advantages_are_those_of_a_plain_loop(gae_lambda):
 
 
 def test_an_ending_that_is_both_is_a_termination():
-    rewards, values, next_values, terminated, _ = random_steps()
+    rewards, values, next_values, terminated, _ = map(jnp.asarray, random_steps())
     both = gae(rewards, values, next_values, terminated, terminated, 0.9, 0.8)
-    alone = gae(rewards, values, next_values, terminated, np.zeros_like(terminated), 0.9, 0.8)
+    alone = gae(rewards, values, next_values, terminated, jnp.zeros_like(terminated), 0.9, 0.8)
     np.testing.assert_array_equal(both, alone)
 
 
@@ -248,7 +248,7 @@ def test_advantages_are_those_of_rlax():
     # rlax has one value for each observation, so here an episode's last one is as good as the
     # next one's first; it cuts the sum where lambda is 0.
     all_values = np.concatenate([values, last[:1]])
-    ours = gae(rewards, values, all_values[1:], terminated, truncated, 0.97, 0.9)
+    ours = jax.jit(gae)(rewards, values, all_values[1:], terminated, truncated, 0.97, 0.9)
     for world in range(rewards.shape[1]):
         discount = jnp.asarray(np.where(terminated[:, world], 0.0, 0.97), jnp.float32)
         lambdas = jnp.asarray(np.where(truncated[:, world], 0.0, 0.9), jnp.float32)
@@ -262,7 +262,7 @@ def random_samples(state, seed=0, size=64):
     rng = np.random.default_rng(seed)
     seen = Seen(rng.normal(size=(size, STATES)).astype(np.float32), rng.random((size, 2)) < 0.8)
     action = np.where(seen.allowed[:, 1], 1, 0).astype(np.int32)
-    now = policy(state, seen)[0].log_prob(action)
+    now = policy(state, seen)[0].log_prob(jnp.asarray(action))
     old = np.asarray(now) + rng.normal(size=size).astype(np.float32) * 0.3
     numbers = rng.normal(size=(2, size)).astype(np.float32)
     return Samples(seen, action, old, numbers[0], numbers[1])
@@ -381,7 +381,8 @@ def test_devices_that_share_the_worlds_learn_what_one_learns_from_all():
     obs = rng.normal(size=(steps, worlds, 3)) * (1 + other[:, None]) + 4 * other[:, None]
     obs, action = obs.astype(np.float32), rng.normal(size=(steps, worlds, 2)).astype(np.float32)
     state = jax.jit(alone.init)(jax.random.key(0), obs[0])
-    acted = jax.jit(alone.policy)(state, obs.reshape(-1, 3))[0].log_prob(action.reshape(-1, 2))
+    distribution, _ = jax.jit(alone.policy)(state, obs.reshape(-1, 3))
+    acted = distribution.log_prob(jnp.asarray(action.reshape(-1, 2)))
     acted = acted.reshape(steps, worlds) + rng.normal(size=(steps, worlds)).astype(np.float32) / 10
     earned = (rewards + 3 * other).astype(np.float32)
     rollout = Rollout(obs, action, acted, values, earned, *endings, next_values)

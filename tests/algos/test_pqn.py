@@ -145,7 +145,7 @@ def test_returns_mix_the_next_value_with_the_next_return(q_lambda):
             mixed = (1 - q_lambda) * next_values[at] + q_lambda * after
             expected[at] = 2.0 * rewards[at] + GAMMA * (0.0 if ended[at] else mixed)
     np.testing.assert_allclose(
-        agent.samples(rollout).returns.reshape(expected.shape), expected, atol=1e-5
+        jax.jit(agent.samples)(rollout).returns.reshape(expected.shape), expected, atol=1e-5
     )
     advantage = gae_by_loop(2 * rewards, values[:-1], next_values, ended, cut, GAMMA, q_lambda)
     np.testing.assert_allclose(expected - values[:-1], advantage, atol=1e-5)

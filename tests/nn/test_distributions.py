@@ -30,7 +30,7 @@ def test_a_categorical_is_the_softmax_of_its_logits(mask):
     distribution, probs = Categorical(LOGITS, mask), softmax(LOGITS, 1 if mask is None else mask)
     np.testing.assert_allclose(distribution.probs, probs, atol=1e-6)
     np.testing.assert_array_equal(distribution.mode(), probs.argmax(-1))
-    action = probs.argmax(-1)
+    action = jnp.asarray(probs.argmax(-1))
     np.testing.assert_allclose(
         distribution.log_prob(action), np.log(probs[range(6), action]), atol=1e-6
     )
@@ -44,7 +44,7 @@ def test_masked_actions_have_no_probability_at_all_and_are_never_drawn():
     assert (np.asarray(distribution.probs)[~MASK] == 0.0).all()
     assert (counts(distribution)[~MASK] == 0.0).all()
     assert MASK[range(6), distribution.mode()].all()
-    assert (np.asarray(distribution.log_prob(np.full(6, 1))) < -1e29).all()
+    assert (np.asarray(distribution.log_prob(jnp.full(6, 1))) < -1e29).all()
 
 
 @pytest.mark.parametrize("shown", [0.0, 1.0 - 2.0**-24], ids=["smallest", "largest"])
@@ -89,13 +89,13 @@ def test_batches_may_have_any_number_of_axes():
     assert deep.entropy().shape == (2, 3)
 
 
-MEAN = RNG.normal(size=(4, 3)).astype(np.float32)
-LOG_STD = RNG.normal(size=3).astype(np.float32) * 0.5
+MEAN = jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
+LOG_STD = jnp.asarray(RNG.normal(size=3), jnp.float32) * 0.5
 
 
 def test_a_gaussian_is_a_product_of_normal_densities():
     distribution = DiagonalGaussian(MEAN, LOG_STD)
-    action = RNG.normal(size=(4, 3))
+    action = jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
     std = np.exp(LOG_STD)
     density = np.exp(-0.5 * ((action - MEAN) / std) ** 2) / (std * np.sqrt(2 * np.pi))
     np.testing.assert_allclose(

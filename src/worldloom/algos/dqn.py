@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jax
+from jaxtyping import Float, Int
 
 from worldloom.algos.algorithm import DISCRETE, Algorithm
 from worldloom.algos.off_policy import (
@@ -45,13 +46,15 @@ class DQN(TargetNetworkAgent):
         return self.start(self.network.init(key, obs))
 
     def act(
-        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float = 0.0
-    ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, ...)."""
+        self, params: PyTree, obs: PyTree, key: Key, *, explore: Float[Array, ""] | float = 0.0
+    ) -> tuple[Int[Array, " B"], Float[Array, "B actions"]]:
+        """Actions and their values for obs (B, ...)."""
         q = self.network.apply(params, obs)
         return epsilon_greedy(q, key, explore, masked=self.networks.masked), q
 
-    def loss(self, params: PyTree, target: PyTree, batch: Batch) -> tuple[Array, Array]:
+    def loss(
+        self, params: PyTree, target: PyTree, batch: Batch
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Huber loss with a double-Q target, and the mean value of the actions taken."""
         values = self.network.apply
         best = values(params, batch.next_obs).argmax(axis=-1)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from worldloom.algos.algorithm import DISCRETE, Algorithm
 from worldloom.algos.config import at_least, choice, positive
@@ -22,12 +23,12 @@ from worldloom.algos.off_policy import (
 from worldloom.core import draws, stack
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Batch, Key, PyTree
-from worldloom.nn.iqn import IQNJAX, Noise
+from worldloom.nn.iqn import IQNJAX, Noise, Taus
 from worldloom.nn.networks import Networks
 from worldloom.nn.values import epsilon_greedy, huber, take_action, weighted
 
 # Levels and weight noise of the three passes of a loss: online(s), online(s'), target(s').
-Levels = dict[str, Array]
+Levels = dict[str, Taus]
 Noises = dict[str, Noise | None]
 PASSES = ("online", "select", "target")
 
@@ -109,9 +110,9 @@ class IQN(TargetNetworkAgent):
     # Acting ------------------------------------------------------------------------------------
 
     def act(
-        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float = 0.0
-    ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, ...)."""
+        self, params: PyTree, obs: PyTree, key: Key, *, explore: Float[Array, ""] | float = 0.0
+    ) -> tuple[Int[Array, " B"], Float[Array, "B actions"]]:
+        """Actions and their values for obs (B, ...)."""
         explore_key, level_key = draws.split(key)
         inputs = self.networks.encode(obs)
         taus = midpoints(self.config.act_quantiles)
@@ -124,7 +125,7 @@ class IQN(TargetNetworkAgent):
 
     def loss(
         self, params: PyTree, target: PyTree, batch: Batch, taus: Levels, noises: Noises
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Quantile Huber loss with a double-Q target, and the mean value of the actions taken."""
 
         def network(weights, obs, name, method=IQNJAX.__call__) -> Any:
@@ -164,7 +165,7 @@ class IQN(TargetNetworkAgent):
         """One gradient step, then the target follows."""
         return self.gradient_step(learner, batch, *self.draw(key, batch.reward.shape[0]))
 
-    def start_epoch(self, learner: TargetLearner, epoch: Array) -> TargetLearner:
+    def start_epoch(self, learner: TargetLearner, epoch: Int[Array, ""]) -> TargetLearner:
         """The hard target copy, where the configuration asks for one."""
         if not self.config.sync_epochs:
             return learner
@@ -173,13 +174,15 @@ class IQN(TargetNetworkAgent):
         return learner.replace(target=target)
 
 
-def midpoints(n: int) -> Array:
+def midpoints(n: int) -> Float[Array, " n"]:
     """The middles of n equal parts of [0, 1]."""
     return (jnp.arange(n, dtype=jnp.float32) + 0.5) / n
 
 
-def quantile_huber(quantiles: Array, td_target: Array, taus: Array) -> Array:
-    """|tau - 1{error < 0}| huber(error), (B, N, N'), of quantiles (B, N) to td_target (B, N')."""
+def quantile_huber(
+    quantiles: Float[Array, "B N"], td_target: Float[Array, "B M"], taus: Taus
+) -> Float[Array, "B N M"]:
+    """|tau - 1{error < 0}| huber(error) of each quantile to each target."""
     error = td_target[:, None, :] - quantiles[:, :, None]
     taus = jnp.broadcast_to(taus, quantiles.shape)[:, :, None]
     return jnp.abs(taus - (error < 0.0)) * huber(error)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from jaxtyping import Float, Int
 
 from worldloom.algos.config import Config, at_least, fraction, positive
 from worldloom.core.protocols import EnvSpec
@@ -65,7 +66,7 @@ class OffPolicyConfig(Config):
     unroll_length: int = at_least(1, 1)
     learning_starts: int = at_least(0, 0)
 
-    def exploration(self, iteration: Array) -> Array:
+    def exploration(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
         """How much an agent explores in an iteration: 1, all that it ever does."""
         return jnp.float32(1.0)
 
@@ -85,7 +86,7 @@ class EpsilonGreedyConfig(OffPolicyConfig):
     buffer_size: int = at_least(1, 13_056)
     gradient_steps: int = at_least(0, 20)
 
-    def exploration(self, iteration: Array) -> Array:
+    def exploration(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
         """The chance of a random action in an iteration."""
         decayed = self.epsilon * (1.0 - self.epsilon_decay) ** iteration.astype(jnp.float32)
         return jnp.maximum(decayed, self.epsilon_min)

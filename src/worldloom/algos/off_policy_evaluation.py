@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import Bool, Float, Int
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
@@ -34,11 +35,13 @@ class Estimate(NamedTuple):
 # Estimates and intervals -----------------------------------------------------------------------
 
 
-def ratio_of_sums(counts: Array, numerator: Array, denominator: Array) -> Array:
-    """sum_t (counts @ numerator)_t / (counts @ denominator)_t, (R,).
+def ratio_of_sums(
+    counts: Float[Array, "R E"], numerator: Float[Array, "E T"], denominator: Float[Array, "E T"]
+) -> Float[Array, " R"]:
+    """sum_t (counts @ numerator)_t / (counts @ denominator)_t.
 
-    Every estimate here is of this kind: counts (R, E) say how often each episode is in a sample,
-    numerator and denominator (E, T) what each adds at step t.
+    Every estimate here is of this kind: `counts` say how often each of E episodes is in a sample,
+    numerator and denominator what each adds at step t.
     """
     below = counts @ denominator
     return jnp.where(below > 0.0, counts @ numerator / jnp.maximum(below, 1e-30), 0.0).sum(-1)
@@ -59,13 +62,13 @@ def _resampled(keys: Key, numerator: Array, denominator: Array) -> Array:
 
 def bootstrap(
     key: Key,
-    numerator: Array,
-    denominator: Array,
+    numerator: Float[Array, "E T"],
+    denominator: Float[Array, "E T"],
     *,
     resamples: int = 1000,
     confidence: float = 0.95,
 ) -> tuple[float, float, float]:
-    """The estimate `ratio_of_sums` (E, T) makes, and both ends of its percentile interval.
+    """The estimate that `ratio_of_sums` makes, and both ends of its percentile interval.
 
     Episodes are drawn with replacement, `resamples` times over; the same key gives the same.
     """
@@ -85,8 +88,8 @@ def bootstrap(
 # Importance sampling ---------------------------------------------------------------------------
 
 
-def episode_table(dataset: Dataset) -> tuple[Array, Array]:
-    """Row numbers (E, T) of all episodes, T the longest, and which of them are rows, bool."""
+def episode_table(dataset: Dataset) -> tuple[Int[Array, "E T"], Bool[Array, "E T"]]:
+    """Row numbers of all episodes, T the longest, and which of them are rows."""
     starts = np.asarray(dataset.starts)
     lengths = np.diff(np.append(starts, dataset.size))
     steps = np.arange(lengths.max())
@@ -94,8 +97,8 @@ def episode_table(dataset: Dataset) -> tuple[Array, Array]:
     return jnp.asarray(np.where(there, starts[:, None] + steps, 0)), jnp.asarray(there)
 
 
-def discounted_returns(dataset: Dataset, gamma: float) -> Array:
-    """What the data's own episodes earned, (E,)."""
+def discounted_returns(dataset: Dataset, gamma: float) -> Float[Array, " E"]:
+    """What the data's own episodes earned."""
     # Not by a table of all episodes: one long one among thousands would make it huge.
     starts = np.asarray(dataset.starts)
     lengths = np.diff(np.append(starts, dataset.size))
@@ -104,8 +107,8 @@ def discounted_returns(dataset: Dataset, gamma: float) -> Array:
     return jnp.asarray(np.add.reduceat(earned, starts), jnp.float32)
 
 
-def gaussian_log_prob(policy: PolicyState, dataset: Dataset) -> Array:
-    """Log-densities (N,) of the data's actions under a policy that adds noise to what it does.
+def gaussian_log_prob(policy: PolicyState, dataset: Dataset) -> Float[Array, " N"]:
+    """Log-densities of the data's actions under a policy that adds noise to what it does.
 
     They are of actions before these are clipped to [-1, 1]: what clipping gathers at the very ends
     has no density, and is not asked about. Logs of our own controllers have nothing there.
@@ -122,10 +125,10 @@ def gaussian_log_prob(policy: PolicyState, dataset: Dataset) -> Array:
     return -(0.5 * z * z + log_std + 0.5 * math.log(2.0 * math.pi)).sum(-1)
 
 
-def importance_weights(dataset: Dataset, log_prob: Array) -> Array:
-    """Products of ratios up to and with each step, (E, T); an ended episode keeps its last.
+def importance_weights(dataset: Dataset, log_prob: Float[Array, " N"]) -> Float[Array, "E T"]:
+    """Products of ratios up to and with each step; an ended episode keeps its last.
 
-    log_prob (N,): of the data's actions under the policy in question. All weights of one step are
+    log_prob: of the data's actions under the policy in question. All weights of one step are
     divided by the largest of that step, which no weighted estimate can tell.
     """
     if dataset.log_prob is None:
@@ -141,7 +144,7 @@ def importance_weights(dataset: Dataset, log_prob: Array) -> Array:
 
 def weighted_importance_sampling(
     dataset: Dataset,
-    log_prob: Array,
+    log_prob: Float[Array, " N"],
     gamma: float,
     key: Key,
     *,
@@ -151,7 +154,7 @@ def weighted_importance_sampling(
 ) -> Estimate:
     """What a policy would earn by the log's own rewards, weighted by how likely it is to do alike.
 
-    log_prob (N,): of the data's actions under the policy (see `gaussian_log_prob`). per_decision
+    log_prob: of the data's actions under the policy (see `gaussian_log_prob`). per_decision
     weights each reward by the steps up to it alone (Precup et al. 2000); else each episode's
     return counts by the product over all of it. Biased for few episodes, consistent for many.
     """

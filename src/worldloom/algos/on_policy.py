@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from jaxtyping import Bool, Float, Int
 
 from worldloom.algos.config import Config, at_least, fraction, positive
 from worldloom.core import draws
@@ -114,15 +115,15 @@ def collect(
 
 
 def gae(
-    rewards: Array,
-    values: Array,
-    next_values: Array,
-    terminated: Array,
-    truncated: Array,
-    gamma: Array | float,
-    gae_lambda: Array | float,
-) -> Array:
-    """Generalised advantage estimates (T, B) (Schulman et al. 2016), everything (T, B).
+    rewards: Float[Array, "T B"],
+    values: Float[Array, "T B"],
+    next_values: Float[Array, "T B"],
+    terminated: Bool[Array, "T B"],
+    truncated: Bool[Array, "T B"],
+    gamma: Float[Array, ""] | float,
+    gae_lambda: Float[Array, ""] | float,
+) -> Float[Array, "T B"]:
+    """Generalised advantage estimates (Schulman et al. 2016).
 
     A terminated step is worth its reward alone. A truncated one goes on in `next_values`, the
     value of the last observation of its episode. Beyond either, the sum takes nothing from the
@@ -217,7 +218,7 @@ class MinibatchAgent:
         normaliser = make_normaliser(obs) if self.config.normalise_observations else None
         return OnPolicyState(params, self.optimiser.init(params), normaliser, jnp.int32(0))
 
-    def learning_rate(self, updates: Array) -> Array:
+    def learning_rate(self, updates: Int[Array, ""]) -> Float[Array, ""]:
         """The learning rate after so many updates."""
         config = self.config
         rate, final = config.learning_rate, config.final_learning_rate
@@ -284,8 +285,8 @@ def guarded_step(
     optimiser: optax.GradientTransformation,
     state: Any,
     grads: PyTree,
-    loss: Array,
-    rate: Array | float,
+    loss: Float[Array, ""],
+    rate: Float[Array, ""] | float,
 ) -> tuple[Any, dict[str, Array]]:
     """One step of an optimiser at a learning rate; what is not finite changes nothing.
 
@@ -312,15 +313,15 @@ def mean_of_good(metrics: dict[str, Array]) -> dict[str, Array]:
     return means | {"skipped": (~good).sum().astype(jnp.float32)}
 
 
-def anneal(start: float, end: float, updates: Array, over: int) -> Array:
+def anneal(start: float, end: float, updates: Int[Array, ""], over: int) -> Float[Array, ""]:
     """A number that falls in a line from `start` to `end` over so many updates; 0 keeps it."""
     if not over:
         return jnp.float32(start)
     return start + jnp.minimum(updates / over, 1.0) * (end - start)
 
 
-def weighted_mean(weight: Array | None) -> Callable[[Array], Array]:
-    """The mean over steps (n,), each counted by its weight."""
+def weighted_mean(weight: Float[Array, " n"] | None) -> Callable[[Array], Array]:
+    """The mean over steps, each counted by its weight."""
     if weight is None:
         return jnp.mean
     total = jnp.maximum(weight.sum(), 1e-8)
@@ -332,8 +333,10 @@ def shared_mean(tree: PyTree, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
 
 
-def explained_variance(returns: Array, advantage: Array, axis_name: str | None) -> Array:
-    """Of returns (N,), by values that miss them by `advantage`: 1 is perfect, 0 no use."""
+def explained_variance(
+    returns: Float[Array, " N"], advantage: Float[Array, " N"], axis_name: str | None
+) -> Float[Array, ""]:
+    """Of returns, by values that miss them by `advantage`: 1 is perfect, 0 no use."""
 
     def variance(values: Array) -> Array:
         centre = shared_mean(values.mean(), axis_name)
@@ -342,8 +345,8 @@ def explained_variance(returns: Array, advantage: Array, axis_name: str | None) 
     return 1.0 - variance(advantage) / jnp.maximum(variance(returns), 1e-8)
 
 
-def shuffled(key: Key, size: int, parts: int) -> Array:
-    """The numbers 0 .. size-1 in random order, (parts, size / parts)."""
+def shuffled(key: Key, size: int, parts: int) -> Int[Array, "{parts} {size//parts}"]:
+    """The numbers 0 .. size-1 in random order."""
     order, width = draws.bits(key, (size,)), (size - 1).bit_length()
     if width > MOST_INDEX_BITS:
         return jnp.argsort(order).reshape(parts, -1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 import optax
+from jaxtyping import Float, Int
 
 from worldloom.algos.algorithm import DISCRETE, Algorithm
 from worldloom.algos.config import at_least, fraction, positive
@@ -80,23 +81,28 @@ class PQN(MinibatchAgent):
 
     # Acting ------------------------------------------------------------------------------------
 
-    def values(self, state: OnPolicyState, obs: PyTree) -> Array:
-        """Expected returns (B, actions) of obs (B, ...)."""
+    def values(self, state: OnPolicyState, obs: PyTree) -> Float[Array, "B actions"]:
+        """Expected returns of obs (B, ...)."""
         return self.network.apply(state.params, normalise(state.normaliser, obs))
 
-    def value(self, state: OnPolicyState, obs: PyTree) -> Array:
-        """max_a Q(s, a), (B,), of obs (B, ...)."""
+    def value(self, state: OnPolicyState, obs: PyTree) -> Float[Array, " B"]:
+        """max_a Q(s, a) of obs (B, ...)."""
         return self.values(state, obs).max(axis=-1)
 
-    def epsilon(self, updates: Array) -> Array:
+    def epsilon(self, updates: Int[Array, ""]) -> Float[Array, ""]:
         """The chance of a random action after so many updates."""
         config = self.config
         return anneal(config.epsilon, config.epsilon_min, updates, config.epsilon_updates)
 
     def act(
-        self, state: OnPolicyState, obs: PyTree, key: Key, *, explore: Array | float = 1.0
-    ) -> tuple[Array, Extras]:
-        """Actions (B,) for obs (B, ...): random with chance explore * epsilon, or the best."""
+        self,
+        state: OnPolicyState,
+        obs: PyTree,
+        key: Key,
+        *,
+        explore: Float[Array, ""] | float = 1.0,
+    ) -> tuple[Int[Array, " B"], Extras]:
+        """Actions for obs (B, ...): random with chance explore * epsilon, or the best."""
         q = self.values(state, obs)
         epsilon = explore * self.epsilon(state.updates)
         action = epsilon_greedy(q, key, epsilon, masked=self.networks.masked)
@@ -107,7 +113,7 @@ class PQN(MinibatchAgent):
 
     def loss(
         self, params: PyTree, state: OnPolicyState, batch: Samples
-    ) -> tuple[Array, dict[str, Array]]:
+    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         """Half the squared error of the actions taken, and what it is made of."""
         q = take_action(self.values(state.replace(params=params), batch.obs), batch.action)
         mean = weighted_mean(batch.weight)

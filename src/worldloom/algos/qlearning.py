@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Float, Int, Int32, Shaped, UInt32
 
 from worldloom.algos.algorithm import DISCRETE, Algorithm
 from worldloom.algos.config import at_least, fraction
@@ -50,9 +51,14 @@ class QLearning(ValueAgent):
         )
 
     def act(
-        self, params: PyTree, obs: Array, key: Key, *, explore: Array | float = 0.0
-    ) -> tuple[Array, Array]:
-        """Actions (B,) and their values (B, actions) for obs (B, ...).
+        self,
+        params: PyTree,
+        obs: Shaped[Array, "B ..."],
+        key: Key,
+        *,
+        explore: Float[Array, ""] | float = 0.0,
+    ) -> tuple[Int[Array, " B"], Float[Array, "B actions"]]:
+        """Actions and their values.
 
         Equal values are chosen among at random: where nothing was learned yet, the first action
         would otherwise be taken for ever.
@@ -88,8 +94,8 @@ class QLearning(ValueAgent):
         return QLearner(table.at[row, batch.action].add(step), learner.updates + 1), metrics
 
 
-def table_rows(obs: Array, table_size: int) -> Array:
-    """(B,) rows in 0 .. table_size - 1 for observations (B, ...) of integers or floats.
+def table_rows(obs: Shaped[Array, "B ..."], table_size: int) -> Int32[Array, " B"]:
+    """Rows in 0 .. table_size - 1 for observations of integers or floats.
 
     A fixed random projection, in arithmetic modulo 2**32, of the scrambled entries. For two
     given observations, the chance over projections that they meet before the last reduction is
@@ -107,8 +113,8 @@ def table_rows(obs: Array, table_size: int) -> Array:
     return (scrambled(total) % jnp.uint32(table_size)).astype(jnp.int32)
 
 
-def scrambled(x: Array) -> Array:
-    """A one-to-one map of uint32 in which similar numbers go far apart (murmur3's last step)."""
+def scrambled(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """A one-to-one map in which similar numbers go far apart (murmur3's last step)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -3,14 +3,15 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Int32, Num
 
 from worldloom.core.types import Array
 
 BLOCK = 32  # axes longer than twice this are summed in blocks
 
 
-def running_count(flags: Array) -> Array:
-    """How many of `flags` (n, ...) hold up to and including each place, int32 of their shape.
+def running_count(flags: Bool[Array, " n *rest"]) -> Int32[Array, " n *rest"]:
+    """How many of `flags` hold up to and including each place.
 
     Products with a triangle of ones. JAX's cumsum is a dozen small kernels on a CPU, which
     take longer to compile and, for the axes of a few hundred that memories have, to run.
@@ -18,8 +19,8 @@ def running_count(flags: Array) -> Array:
     return running_sum(flags.astype(jnp.float32)).astype(jnp.int32)
 
 
-def running_sum(values: Array) -> Array:
-    """Sums of `values` (n, ...) up to and including each place; exact for counts below 2**24."""
+def running_sum(values: Num[Array, " n *rest"]) -> Num[Array, " n *rest"]:
+    """Sums of `values` up to and including each place; exact for counts below 2**24."""
     count = values.shape[0]
     if count <= 2 * BLOCK:
         return jnp.tensordot(_triangle(count, values.dtype), values, axes=1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float32, Int32, UInt32
 
 from worldloom.core.types import Array, Key
 
@@ -33,8 +34,8 @@ def as_key(key: Array) -> Key:
     return key if is_key(key) else jax.random.wrap_key_data(jnp.asarray(key))
 
 
-def bits(key: Key, shape: tuple[int, ...] = ()) -> Array:
-    """Uniform uint32 of any shape."""
+def bits(key: Key, shape: tuple[int, ...] = ()) -> UInt32[Array, "*shape"]:
+    """Uniform numbers of 32 bits."""
     key = as_key(key)
     if key.shape:
         raise ValueError(f"draws: one key is needed, got keys of shape {key.shape}; use jax.vmap")
@@ -54,20 +55,20 @@ def split(key: Key, count: int = 2) -> Key:
     return jax.random.wrap_key_data(bits(key, (count, width)), impl=jax.random.key_impl(key))
 
 
-def uniform(key: Key, shape: tuple[int, ...] = ()) -> Array:
-    """Uniform float32 in [0, 1): multiples of 2**-24, each as likely."""
+def uniform(key: Key, shape: tuple[int, ...] = ()) -> Float32[Array, "*shape"]:
+    """Uniform in [0, 1): multiples of 2**-24, each as likely."""
     return (bits(key, shape) >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
-def integers(key: Key, shape: tuple[int, ...], n: int) -> Array:
-    """Uniform int32 in 0 .. n-1, for n small beside 2**24."""
+def integers(key: Key, shape: tuple[int, ...], n: int) -> Int32[Array, "*shape"]:
+    """Uniform in 0 .. n-1, for n small beside 2**24."""
     if not 1 <= n <= 2**24:
         raise ValueError(f"draws.integers: n={n}; it must be between 1 and 2**24")
     return jnp.minimum((uniform(key, shape) * n).astype(jnp.int32), n - 1)
 
 
-def normal(key: Key, shape: tuple[int, ...] = ()) -> Array:
-    """Standard normal float32 by the inverse of its distribution function."""
+def normal(key: Key, shape: tuple[int, ...] = ()) -> Float32[Array, "*shape"]:
+    """Standard normal by the inverse of its distribution function."""
     # The middles of 2**24 equal parts of (-1, 1) are odd multiples of 2**-24: float32 holds each
     # exactly, so that none is rounded to 1, whose inverse is infinite.
     odd = 2 * (bits(key, shape) >> 8).astype(jnp.int32) + (1 - 2**24)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int, Shaped
 
 from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, EnvSpec, PureEnv, TurnBased
@@ -69,8 +70,8 @@ def unroll(
     return state, timestep, steps
 
 
-def newest_frame(spec: EnvSpec, obs: PyTree) -> Array:
-    """(W, *frame): the last of the frames in observations (W, frames, *frame)."""
+def newest_frame(spec: EnvSpec, obs: PyTree) -> Shaped[Array, " W *frame"]:
+    """The last of the frames in observations (W, frames, *frame)."""
     leaves = jax.tree.leaves(obs)
     if len(leaves) != 1 or leaves[0].shape[1:2] != (spec.num_frames,):
         shapes = ", ".join(str(x.shape[1:]) for x in leaves)
@@ -86,13 +87,13 @@ def agent_turn(
     act: ActFn,
     key: Key,
     state: PyTree,
-    i: Array | int,
+    i: Int[Array, ""] | int,
     agent: PyTree,
     params: PyTree,
-) -> tuple[PyTree, tuple[PyTree, Array, Array]]:
+) -> tuple[PyTree, tuple[PyTree, Shaped[Array, " W *action"], Float[Array, "W A"]]]:
     """Agent `i` of a batched world looks and acts.
 
-    Returns the state and (what `act` records (W, ...), action (W,), rewards (W, A)).
+    Returns the state and (what `act` records (W, ...), action, rewards).
     """
     choose_key, apply_key = draws.split(key)
     obs = env.observe_agent(state, i, params)

@@ -10,19 +10,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool
 
 from worldloom.core.cumsum import running_count
 from worldloom.core.types import Array, PyTree
 
 
 def update_chosen(
-    chosen: Array,
+    chosen: Bool[Array, " B"],
     function: Callable[[PyTree], PyTree],
     out: PyTree,
     args: PyTree,
     chunk: int,
 ) -> PyTree:
-    """`out` with the rows in `chosen` (B,) replaced by `function(args)` of those rows.
+    """`out` with the rows in `chosen` replaced by `function(args)` of those rows.
 
     out (B, ...), args (B, ...): pytrees of arrays. `function` maps rows (n, ...) of `args` to
     rows (n, ...) of `out`, each row by itself, for n = min(chunk, B).

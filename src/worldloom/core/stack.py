@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Int
 
 from worldloom.core.types import Array, PyTree
 
@@ -25,7 +26,7 @@ def index(tree: PyTree, i: int | Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[i], tree)
 
 
-def put(tree: PyTree, i: int | Array, value: PyTree) -> PyTree:
+def put(tree: PyTree, i: int | Int[Array, ""], value: PyTree) -> PyTree:
     """The stacked pytree with agent `i` replaced."""
     return jax.tree.map(lambda leaf, new: leaf.at[i].set(new), tree, value)
 
@@ -35,8 +36,8 @@ def size(tree: PyTree) -> int:
     return jax.tree.leaves(tree)[0].shape[0]
 
 
-def where(mask: Array, new: PyTree, old: PyTree) -> PyTree:
-    """`new` for the agents (or worlds) in `mask` (A,), `old` for the rest."""
+def where(mask: Bool[Array, "..."], new: PyTree, old: PyTree) -> PyTree:
+    """`new` for the agents (or worlds) in `mask`, `old` for the rest."""
 
     def choose(a, b):
         if a.shape[: mask.ndim] != mask.shape:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Float, Shaped
 
 from worldloom.core import draws, stack
 from worldloom.core.protocols import Environment, PureEnv, TurnBased, not_turn_based
@@ -82,9 +83,9 @@ def observe_all(env: TurnBased | PureEnv, state: PyTree, params: PyTree) -> PyTr
 
 
 def apply_in_order(
-    env: Any, key: Key, state: PyTree, action: Array, params: PyTree
-) -> tuple[PyTree, Array]:
-    """Agents 0 .. A-1 act one after the other; rewards (A,) summed over the turn."""
+    env: Any, key: Key, state: PyTree, action: Shaped[Array, "A ..."], params: PyTree
+) -> tuple[PyTree, Float[Array, " A"]]:
+    """Agents 0 .. A-1 act one after the other; rewards are summed over the turn."""
     num_agents = env.spec.num_agents
 
     def one(carry, x):
@@ -109,7 +110,7 @@ def first_step(env: Any, state: PyTree, params: PyTree) -> TimeStep:
 
 
 def step_by_turn(
-    env: Any, key: Key, state: PyTree, action: Array, params: PyTree
+    env: Any, key: Key, state: PyTree, action: Shaped[Array, "A ..."], params: PyTree
 ) -> tuple[PyTree, TimeStep]:
     """`step` of a turn-based world: all act, the world moves, all look."""
     act_key, end_key = draws.split(key)

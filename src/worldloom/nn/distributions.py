@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Float, Int, Int32
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
@@ -25,8 +26,8 @@ class Categorical(struct.PyTreeNode):
     mask: Array | None = None
 
     @property
-    def log_probs(self) -> Array:
-        """Log-probabilities (..., n); those of masked actions are about -1e30."""
+    def log_probs(self) -> Float[Array, "*rows n"]:
+        """Log-probabilities; those of masked actions are about -1e30."""
         logits = self.logits
         if self.mask is not None:
             allowed = self.mask | ~self.mask.any(axis=-1, keepdims=True)
@@ -34,29 +35,29 @@ class Categorical(struct.PyTreeNode):
         return jax.nn.log_softmax(logits)
 
     @property
-    def probs(self) -> Array:
-        """Probabilities (..., n); those of masked actions are exactly 0."""
+    def probs(self) -> Float[Array, "*rows n"]:
+        """Probabilities; those of masked actions are exactly 0."""
         return jnp.exp(self.log_probs)
 
-    def sample(self, key: Key) -> Array:
-        """One action (...) for each row, int32."""
+    def sample(self, key: Key) -> Int32[Array, "*rows"]:
+        """One action for each row."""
         # A race of exponential clocks, of which number i comes first with probability p_i. One
         # that cannot happen never rings: its time is infinite, and no other's is.
         uniform = jnp.maximum(draws.uniform(key, self.logits.shape), 2.0**-25)
         clocks = -jnp.log(uniform)
         return (clocks / self.probs).argmin(axis=-1).astype(jnp.int32)
 
-    def mode(self) -> Array:
-        """The likeliest action (...) of each row, int32."""
+    def mode(self) -> Int32[Array, "*rows"]:
+        """The likeliest action of each row."""
         return self.log_probs.argmax(axis=-1).astype(jnp.int32)
 
-    def log_prob(self, action: Array) -> Array:
-        """Log-probability (...) of an action (...) in each row."""
+    def log_prob(self, action: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Log-probability of an action in each row."""
         rows = self.log_probs.reshape(-1, self.logits.shape[-1])
         return take_action(rows, action.reshape(-1)).reshape(action.shape)
 
-    def entropy(self) -> Array:
-        """(...), in nats."""
+    def entropy(self) -> Float[Array, "*rows"]:
+        """In nats."""
         log_probs = self.log_probs
         return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
 
@@ -70,21 +71,21 @@ class DiagonalGaussian(struct.PyTreeNode):
     mean: Array
     log_std: Array
 
-    def sample(self, key: Key) -> Array:
-        """One action (..., d) for each row."""
+    def sample(self, key: Key) -> Float[Array, "*rows d"]:
+        """One action for each row."""
         return self.mean + jnp.exp(self.log_std) * draws.normal(key, self.mean.shape)
 
-    def mode(self) -> Array:
-        """The mean (..., d)."""
+    def mode(self) -> Float[Array, "*rows d"]:
+        """The mean."""
         return self.mean
 
-    def log_prob(self, action: Array) -> Array:
-        """Log-density (...) of an action (..., d) in each row."""
+    def log_prob(self, action: Float[Array, "*rows d"]) -> Float[Array, "*rows"]:
+        """Log-density of an action in each row."""
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return -(0.5 * z * z + self.log_std + 0.5 * math.log(2.0 * math.pi)).sum(axis=-1)
 
-    def entropy(self) -> Array:
-        """(...), in nats; negative where the distribution is narrow."""
+    def entropy(self) -> Float[Array, "*rows"]:
+        """In nats; negative where the distribution is narrow."""
         each = self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)
         return jnp.broadcast_to(each, self.mean.shape).sum(axis=-1)
 

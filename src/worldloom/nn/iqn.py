@@ -3,19 +3,21 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
 from worldloom.nn.layers import LayerNoise, Linear, NoisyLinear, layer_noise
 
 Noise = dict[str, LayerNoise]
+# Levels that the whole batch shares, or levels of its own for every row.
+Taus = Float[Array, " N"] | Float[Array, "B N"]
 
 
 class IQNJAX(nn.Module):
     """Quantiles of the return of each action (Dabney et al. 2018), with noisy, dueling heads.
 
-    Levels `taus` are (N,) when the whole batch shares them, or (B, N) for levels of its own in
-    every row. Sharing lets the embedding be computed once for the batch.
+    Levels `taus` that the batch shares let their embedding be computed once for all of it.
     """
 
     num_actions: int
@@ -31,17 +33,21 @@ class IQNJAX(nn.Module):
         self.advantage = NoisyLinear(self.num_actions, sigma)
         self.value = NoisyLinear(1, sigma)
 
-    def calc_cos(self, taus: Array) -> Array:
-        """cos(pi i tau) for i = 1 .. num_cosines: taus (..., N) to (..., N, num_cosines)."""
+    def calc_cos(self, taus: Float[Array, "*rows N"]) -> Float[Array, "*rows N cosines"]:
+        """cos(pi i tau) for i = 1 .. num_cosines."""
         i = jnp.arange(1, self.num_cosines + 1, dtype=jnp.float32)
         return jnp.cos(jnp.pi * i * taus[..., None])
 
-    def __call__(self, x: Array, taus: Array, noise: Noise | None = None) -> Array:
-        """Quantiles (B, N, actions) of inputs x (B, features)."""
+    def __call__(
+        self, x: Float[Array, "B features"], taus: Taus, noise: Noise | None = None
+    ) -> Float[Array, "B N actions"]:
+        """Quantiles of the returns."""
         return self._dueling(self._features(x, taus, noise), noise)
 
-    def get_qvalues(self, x: Array, taus: Array, noise: Noise | None = None) -> Array:
-        """Expected returns (B, actions): the mean over the levels.
+    def get_qvalues(
+        self, x: Float[Array, "B features"], taus: Taus, noise: Noise | None = None
+    ) -> Float[Array, "B actions"]:
+        """Expected returns: the mean over the levels.
 
         The heads are linear, so the mean is taken before them: one row instead of N.
         """

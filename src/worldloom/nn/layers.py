@@ -4,12 +4,14 @@ import math
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
 
-# The perturbation of one noisy layer: (in, out) for the weights, (out,) for the bias.
-LayerNoise = tuple[Array, Array]
+# The weights and the bias of a linear layer, or what perturbs those of a noisy one.
+Weights = tuple[Float[Array, "inputs outputs"], Float[Array, " outputs"]]
+LayerNoise = Weights
 
 
 def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
@@ -27,7 +29,7 @@ class Linear(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         bound = symmetric_uniform(1.0 / math.sqrt(x.shape[-1]))
         kernel = self.param("kernel", bound, (x.shape[-1], self.features))
         bias = self.param("bias", bound, (self.features,))
@@ -45,13 +47,15 @@ class NoisyLinear(nn.Module):
     features: int
     sigma: float | None = 0.017
 
-    def __call__(self, x: Array, noise: LayerNoise | None = None) -> Array:
+    def __call__(
+        self, x: Float[Array, "*rows inputs"], noise: LayerNoise | None = None
+    ) -> Float[Array, "*rows outputs"]:
         kernel, bias = self.weights(x.shape[-1], noise)
         return x @ kernel + bias
 
     @nn.compact
-    def weights(self, inputs: int, noise: LayerNoise | None = None) -> tuple[Array, Array]:
-        """The kernel (inputs, features) and bias (features,) under a perturbation."""
+    def weights(self, inputs: int, noise: LayerNoise | None = None) -> Weights:
+        """The kernel and the bias under a perturbation."""
         bound = symmetric_uniform(math.sqrt(3.0 / inputs))
         kernel = self.param("kernel", bound, (inputs, self.features))
         bias = self.param("bias", bound, (self.features,))
@@ -83,7 +87,7 @@ class MLP(nn.Module):
     features: tuple[int, ...]
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         for width in self.features[:-1]:
             x = nn.relu(Linear(width)(x))
         return Linear(self.features[-1])(x)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Float
 
 from worldloom.core.types import Array, PyTree
 
@@ -49,7 +50,7 @@ def normalise(normaliser: Normaliser | None, obs: PyTree) -> PyTree:
     return jax.tree.map(one, obs, normaliser.mean, normaliser.var)
 
 
-def clip(scaled: Array) -> Array:
+def clip(scaled: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Centred and scaled observations within `LIMIT` standard deviations."""
     return jnp.clip(scaled, -LIMIT, LIMIT)
 

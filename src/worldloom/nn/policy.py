@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Float, Int32, Shaped
 
 from worldloom.core import draws
 from worldloom.core.protocols import Environment, PureEnv
@@ -29,10 +30,12 @@ class PolicyState(struct.PyTreeNode):
     discrete: bool = struct.field(pytree_node=False, default=False)
 
 
-def policy_step(policy: PolicyState, obs: Array, key: Key | None = None) -> Array:
-    """Actions (..., m) in [-1, 1] for observations (..., n) in the plant's units.
+def policy_step(
+    policy: PolicyState, obs: Float[Array, "*rows n"], key: Key | None = None
+) -> Float[Array, "*rows m"] | Int32[Array, "*rows"]:
+    """Actions in [-1, 1] for observations in the plant's units.
 
-    Of a discrete policy int32 (...): the likeliest, or drawn where a key is given.
+    Of a discrete policy numbers of actions: the likeliest, or drawn where a key is given.
     """
     scaled = (obs - policy.mean) / policy.std
     action = policy.apply(policy.params, scaled.reshape(-1, scaled.shape[-1]))
@@ -46,9 +49,13 @@ def policy_step(policy: PolicyState, obs: Array, key: Key | None = None) -> Arra
 
 
 def vectorized_env_step(
-    env: Environment | PureEnv, key: Key, state: PyTree, action: Array, params: PyTree
+    env: Environment | PureEnv,
+    key: Key,
+    state: PyTree,
+    action: Shaped[Array, "B ..."],
+    params: PyTree,
 ) -> tuple[PyTree, TimeStep]:
-    """One step of B worlds of `env`, whose state and action (B, m) have a leading axis.
+    """One step of B worlds of `env`, whose state and action have a leading axis.
 
     A world whose episode ended is not reset: that is a transform of the environment.
     """

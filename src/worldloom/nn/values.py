@@ -4,6 +4,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Float, Int, Int32
 
 from worldloom.core import draws
 from worldloom.core.cumsum import running_count
@@ -17,7 +18,7 @@ NOT_ALLOWED = -1e30  # the value of an action that a world forbids
 
 
 class LayerNormMLP(nn.Module):
-    """Values (B, actions) of features (B, n): dense layers, each with a layer norm before its ReLU.
+    """Values of features: dense layers, each with a layer norm before its ReLU.
 
     The norm bounds what a step on one state does to the values of others (Gallici et al. 2024).
     """
@@ -26,7 +27,7 @@ class LayerNormMLP(nn.Module):
     num_actions: int
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "B n"]) -> Float[Array, "B actions"]:
         for width in self.hidden:
             x = nn.relu(nn.LayerNorm()(Linear(width)(x)))
         return Linear(self.num_actions)(x)
@@ -52,27 +53,35 @@ def num_actions(spec: EnvSpec) -> int:
     return spec.action.n
 
 
-def take_action(values: Array, action: Array) -> Array:
-    """(B, ...) of (B, ..., actions): a one-hot sum, whose gradient is no scatter."""
+def take_action(
+    values: Float[Array, "B *rest actions"], action: Int[Array, " B"]
+) -> Float[Array, " B *rest"]:
+    """The values of the actions taken: a one-hot sum, whose gradient is no scatter."""
     each = action.reshape(action.shape + (1,) * (values.ndim - 1))
     return jnp.where(each == jnp.arange(values.shape[-1]), values, 0.0).sum(axis=-1)
 
 
-def huber(error: Array) -> Array:
+def huber(error: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Half the square up to 1, linear beyond."""
     size = jnp.abs(error)
     return jnp.where(size <= 1.0, 0.5 * error * error, size - 0.5)
 
 
-def weighted(each: Array, batch: Batch) -> Array:
-    """What each row of a batch adds, (B, ...), times what the row counts."""
+def weighted(each: Float[Array, " B *rest"], batch: Batch) -> Float[Array, " B *rest"]:
+    """What each row of a batch adds, times what the row counts."""
     if batch.weight is None:
         return each
     return each * batch.weight.reshape(-1, *(1,) * (each.ndim - 1))
 
 
-def epsilon_greedy(q: Array, key: Key, epsilon: Array | float, *, masked: bool = False) -> Array:
-    """The best action of each row of q (B, actions), or with chance `epsilon` any.
+def epsilon_greedy(
+    q: Float[Array, "B actions"],
+    key: Key,
+    epsilon: Float[Array, ""] | float,
+    *,
+    masked: bool = False,
+) -> Int32[Array, " B"]:
+    """The best action of each row of values, or with chance `epsilon` any.
 
     masked: "any" is one of those whose value is not `NOT_ALLOWED`.
     """

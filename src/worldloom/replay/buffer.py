@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float32
 from numpy.typing import ArrayLike, NDArray
 
 from worldloom.core.draws import as_key
@@ -125,8 +126,8 @@ class JAXBuffer:
         """Whether at least `batch_size` different windows are there."""
         return bool(_can_sample(self.ring, self.state, batch_size))
 
-    def current_state(self) -> NDArray[np.float32]:
-        """The frames before the present one, oldest first, (n_frames - 1, *obs_shape).
+    def current_state(self) -> Float32[np.ndarray, " past *frame"]:
+        """The n_frames - 1 frames before the present one, oldest first.
 
         Zeros before the start of the episode; the original returns the rows before the write
         head, of whatever episode.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Bool, Int, Shaped
 
 from worldloom.core import draws
 from worldloom.core.checks import check_fields
@@ -99,20 +100,20 @@ class Ring:
             size=jnp.minimum(ring.size + count, self.capacity),
         )
 
-    def age(self, ring: RingState, slot: Array) -> Array:
+    def age(self, ring: RingState, slot: Int[Array, "*rows"]) -> Int[Array, "*rows"]:
         """How many rows were written after the one in `slot`."""
         return (ring.head - 1 - slot) % self.capacity
 
-    def valid(self, ring: RingState) -> Array:
-        """(capacity, lanes): steps whose stack is whole and that can bootstrap or have ended."""
+    def valid(self, ring: RingState) -> Bool[Array, "capacity lanes"]:
+        """Steps whose stack is whole and that can bootstrap or have ended."""
         age = self.age(ring, jnp.arange(self.capacity))[:, None]
         reach_back = jnp.minimum(ring.step, self.num_frames - 1)
         stack_is_here = age + reach_back < ring.size
         goes_on = (age >= 1) & (jnp.roll(ring.episode, -1, axis=0) == ring.episode)
         return stack_is_here & ~ring.rows.final & (goes_on | ring.rows.terminated)
 
-    def can_sample(self, ring: RingState, batch_size: int = 1) -> Array:
-        """() bool: at least `batch_size` different windows are there."""
+    def can_sample(self, ring: RingState, batch_size: Int[Array, ""] | int = 1) -> Bool[Array, ""]:
+        """Whether at least `batch_size` different windows are there."""
         return self.valid(ring).sum() >= batch_size
 
     def sample(self, ring: RingState, key: Key, batch_size: int) -> Batch:
@@ -122,8 +123,10 @@ class Ring:
         """
         return self.windows(ring, *self.choose(ring, key, batch_size))
 
-    def choose(self, ring: RingState, key: Key, batch_size: int) -> tuple[Array, Array]:
-        """Slots and lanes (B,) of uniformly drawn valid windows.
+    def choose(
+        self, ring: RingState, key: Key, batch_size: int
+    ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
+        """Slots and lanes of uniformly drawn valid windows.
 
         Inverse of the cumulative counts: first over rows, then over the lanes of each row.
         """
@@ -141,8 +144,8 @@ class Ring:
         lane = (in_row <= rank).sum(axis=0).clip(0, self.lanes - 1)
         return slot, lane
 
-    def windows(self, ring: RingState, slot: Array, lane: Array) -> Batch:
-        """The windows that start in the given slots and lanes (B,)."""
+    def windows(self, ring: RingState, slot: Int[Array, " B"], lane: Int[Array, " B"]) -> Batch:
+        """The windows that start in the given slots and lanes."""
         steps = (slot[:, None] + jnp.arange(self.n_step)) % self.capacity  # (B, n)
         age = self.age(ring, slot)[:, None] - jnp.arange(self.n_step)
         lanes = lane[:, None]
@@ -166,8 +169,10 @@ class Ring:
             next_obs=self.stacks(ring, (slot + length) % self.capacity, lane),
         )
 
-    def stacks(self, ring: RingState, slot: Array, lane: Array) -> Array:
-        """Frame stacks (B, frames, *frame) that end in the given rows; zeros before the start."""
+    def stacks(
+        self, ring: RingState, slot: Int[Array, " B"], lane: Int[Array, " B"]
+    ) -> Shaped[Array, "B frames *frame"]:
+        """Frame stacks that end in the given rows; zeros before the start."""
         back = jnp.arange(self.num_frames - 1, -1, -1)
         slots = (slot[:, None] - back) % self.capacity
         frames = ring.rows.frame[slots, lane[:, None]]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Bool, Float, Int, Shaped
 
 from worldloom.core import draws
 from worldloom.core.checks import check_fields
@@ -54,12 +55,12 @@ class UniformBuffer:
         self,
         state: UniformState,
         obs: PyTree,
-        action: Array,
-        reward: Array,
+        action: Shaped[Array, "B ..."],
+        reward: Float[Array, " B"],
         next_obs: PyTree,
-        terminated: Array,
+        terminated: Shaped[Array, " B"],
     ) -> UniformState:
-        """Writes B transitions, leaves (B, ...), over the oldest; of too many the last stay.
+        """Writes B transitions over the oldest; of too many the last stay.
 
         next_obs: what the action led to, before any automatic reset. A transition that was cut
         short is not `terminated`: it is bootstrapped from.
@@ -78,8 +79,10 @@ class UniformBuffer:
             size=jnp.minimum(state.size + count, self.capacity),
         )
 
-    def can_sample(self, state: UniformState, batch_size: int = 1) -> Array:
-        """() bool: at least `batch_size` different transitions are there."""
+    def can_sample(
+        self, state: UniformState, batch_size: Int[Array, ""] | int = 1
+    ) -> Bool[Array, ""]:
+        """Whether at least `batch_size` different transitions are there."""
         return state.size >= batch_size
 
     def sample(self, state: UniformState, key: Key, batch_size: int) -> Batch:

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import Float
 
 from worldloom.core.types import Array, Key
 from worldloom.nn.policy import PolicyState, policy_step
@@ -86,10 +87,12 @@ class SafetyReport(struct.PyTreeNode):
 # Memory ------------------------------------------------------------------------------------------
 
 
-def initial_memory(constraints: SafetyConstraints, previous: Array | None = None) -> ControlMemory:
+def initial_memory(
+    constraints: SafetyConstraints, previous: Float[Array | np.ndarray, " m"] | None = None
+) -> ControlMemory:
     """The memory before the first step.
 
-    previous (m,): where the actuators are, from which the rates count; the emergency action's
+    previous: where the actuators are, from which the rates count; the emergency action's
     place unless it is given. For a batch, map it: `jax.vmap(initial_memory, (None, 0))`.
     """
     place = constraints.emergency if previous is None else jnp.asarray(previous, jnp.float32)
@@ -112,8 +115,8 @@ def reset_latch(memory: ControlMemory) -> ControlMemory:
     )
 
 
-def with_override(memory: ControlMemory, action: Array) -> ControlMemory:
-    """The memory with a human's action (m,), which is asked for until `clear_override`."""
+def with_override(memory: ControlMemory, action: Float[Array | np.ndarray, " m"]) -> ControlMemory:
+    """The memory (any batch) with a human's action, which is asked for until `clear_override`."""
     action = jnp.broadcast_to(jnp.asarray(action, jnp.float32), memory.override.shape)
     return memory.replace(override=action, overriding=jnp.ones_like(memory.overriding))
 
@@ -125,8 +128,10 @@ def clear_override(memory: ControlMemory) -> ControlMemory:
     )
 
 
-def emergency_action(state: ControlState, constraints: SafetyConstraints | None = None) -> Array:
-    """The emergency action (m,) of this step, which needs neither policy nor model nor observation.
+def emergency_action(
+    state: ControlState, constraints: SafetyConstraints | None = None
+) -> Float[Array, "*rows m"]:
+    """The emergency action of this step, which needs neither policy nor model nor observation.
 
     Without constraints it is the one that the memory holds ready; with them it is computed, also
     from a memory that is not finite.
@@ -175,9 +180,9 @@ class Validation(struct.PyTreeNode):
 
 
 def validate_constraints(
-    state: ControlState, action: Array, constraints: SafetyConstraints
+    state: ControlState, action: Float[Array, " m"], constraints: SafetyConstraints
 ) -> Validation:
-    """How an action (m,) stands to every row, in the order of `constraints.names`.
+    """How an action stands to every row, in the order of `constraints.names`.
 
     A row is satisfied where its margin is at least `-constraints.tolerance`.
     """
@@ -189,8 +194,8 @@ def validate_constraints(
 
 def policy_forward(
     policy_params: PolicyState, state: ControlState, key: Key | None = None
-) -> Array:
-    """What a policy proposes (..., m), before any filter; with a key, as it explores."""
+) -> Float[Array, "*rows m"]:
+    """What a policy proposes, before any filter; with a key, as it explores."""
     return policy_step(policy_params, state.obs, key)
 
 
@@ -199,8 +204,8 @@ def safe_policy_execution(
     state: ControlState,
     safety_constraints: SafetyConstraints,
     key: Key | None = None,
-) -> tuple[Array, SafetyReport]:
-    """The action (..., m) that is executed for what the policy proposes, and the report on it.
+) -> tuple[Float[Array, "*rows m"], SafetyReport]:
+    """The action that is executed for what the policy proposes, and the report on it.
 
     state: of one plant, or of many with the same leading axes on every leaf, to which the
     constraints apply alike. key: for a policy that explores; None: it does not.
@@ -231,9 +236,9 @@ class _Choice(NamedTuple):
 
 
 def filter_action(
-    proposed: Array, state: ControlState, constraints: SafetyConstraints
-) -> tuple[Array, SafetyReport]:
-    """The action (m,) that is executed in place of a proposed one (m,), and the report on it.
+    proposed: Float[Array, " m"], state: ControlState, constraints: SafetyConstraints
+) -> tuple[Float[Array, " m"], SafetyReport]:
+    """The action that is executed in place of a proposed one, and the report on it.
 
     See the module for the order, and `worldloom.safety.constraints` for what it promises.
     """

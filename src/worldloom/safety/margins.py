@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from worldloom.core.types import Array
 from worldloom.safety.constraints import SafetyConstraints
@@ -13,9 +14,9 @@ LEAST_VARIANCE = 1e-12
 
 
 def reach(
-    previous: Array, constraints: SafetyConstraints, *, soft: bool = True
-) -> tuple[Array, Array]:
-    """The lowest and highest actions (m,) that box and rates allow after `previous` (m,).
+    previous: Float[Array, " m"], constraints: SafetyConstraints, *, soft: bool = True
+) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+    """The lowest and highest actions that box and rates allow after `previous`.
 
     soft: whether the soft rates count. Where the box cannot be reached in one step, low is above
     high and nothing is allowed.
@@ -25,8 +26,10 @@ def reach(
     return low, jnp.minimum(constraints.high, previous + step)
 
 
-def move(previous: Array, target: Array, constraints: SafetyConstraints) -> Array:
-    """As near to `target` (m,) as box and hard rates allow after `previous` (m,).
+def move(
+    previous: Float[Array, " m"], target: Float[Array, " m"], constraints: SafetyConstraints
+) -> Float[Array, " m"]:
+    """As near to `target` as box and hard rates allow after `previous`.
 
     Where these contradict each other the rate is kept: the actuator is on its way to its box.
     """
@@ -45,10 +48,12 @@ def _steps(constraints: SafetyConstraints, *, soft: bool) -> Array:
     return jnp.stack(steps)
 
 
-def model_margins(obs: Array, action: Array, constraints: SafetyConstraints) -> tuple[Array, Array]:
-    """Margins (H + L,) of barriers and lookahead, and the ensemble's deviations (H,) of h.
+def model_margins(
+    obs: Float[Array, " n"], action: Float[Array, " m"], constraints: SafetyConstraints
+) -> tuple[Float[Array, " K"], Float[Array, " H"]]:
+    """Margins of barriers and lookahead, and the ensemble's deviations of h.
 
-    obs (n,), action (m,). A known model has no deviation.
+    A known model has no deviation.
     """
     c = constraints
     if c.model is None:
@@ -86,9 +91,9 @@ def _mean(members: Array) -> Array:
 
 
 def linearise(
-    obs: Array, action: Array, constraints: SafetyConstraints
-) -> tuple[Array, Array, Array]:
-    """What `model_margins` gives, with the slopes (H + L, m) of the margins between the two."""
+    obs: Float[Array, " n"], action: Float[Array, " m"], constraints: SafetyConstraints
+) -> tuple[Float[Array, " K"], Float[Array, "K m"], Float[Array, " H"]]:
+    """What `model_margins` gives, with the slopes of the margins between the two."""
     if constraints.model is None:
         none = jnp.zeros(0, action.dtype)
         return none, jnp.zeros((0, constraints.action_size), action.dtype), none
@@ -104,9 +109,13 @@ def linearise(
 
 
 def all_margins(
-    obs: Array, action: Array, previous: Array, of_model: Array, constraints: SafetyConstraints
-) -> Array:
-    """Margins (C,) in the order of `constraints.names`; `of_model` is that of `model_margins`."""
+    obs: Float[Array, " n"],
+    action: Float[Array, " m"],
+    previous: Float[Array, " m"],
+    of_model: Float[Array, " K"],
+    constraints: SafetyConstraints,
+) -> Float[Array, " C"]:
+    """Margins in the order of `constraints.names`; `of_model` is that of `model_margins`."""
     c = constraints
     change = jnp.abs(action - previous)
     return jnp.concatenate(

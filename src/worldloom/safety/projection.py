@@ -5,6 +5,7 @@ import operator
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from worldloom.core.types import Array
 from worldloom.safety.reductions import max_last, min_last, sum_last
@@ -14,9 +15,14 @@ NEGLIGIBLE = 1e-7  # of a row's largest weight: smaller ones do nothing within a
 
 
 def project(
-    point: Array, rows: Array, bounds: Array, low: Array, high: Array, sweeps: int
-) -> Array:
-    """The point nearest to `point` (m,) with rows (G, m) @ u <= bounds (G,) and low <= u <= high.
+    point: Float[Array, " m"],
+    rows: Float[Array, "G m"],
+    bounds: Float[Array, " G"],
+    low: Float[Array, " m"],
+    high: Float[Array, " m"],
+    sweeps: int,
+) -> Float[Array, " m"]:
+    """The u nearest to `point` with rows @ u <= bounds and low <= u <= high.
 
     Without rows the box alone; one row is solved exactly, in closed form. Several are swept over
     `sweeps` times: of the problem's dual, which has one multiplier for each row, each multiplier is

@@ -12,29 +12,30 @@ import operator
 from collections.abc import Callable
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int32
 
 from worldloom.core.types import Array
 
 SHORT = 64  # numbers that are written out
 
 
-def sum_last(values: Array) -> Array:
-    """The sum (...) over the last axis of (..., k)."""
+def sum_last(values: Float[Array, "*rows k"]) -> Float[Array, "*rows"]:
+    """The sum over the last axis."""
     return _reduce(operator.add, jnp.sum, values)
 
 
-def max_last(values: Array) -> Array:
-    """The largest (...) of the last axis of (..., k)."""
+def max_last(values: Float[Array, "*rows k"]) -> Float[Array, "*rows"]:
+    """The largest of the last axis."""
     return _reduce(jnp.maximum, jnp.max, values)
 
 
-def min_last(values: Array) -> Array:
-    """The smallest (...) of the last axis of (..., k)."""
+def min_last(values: Float[Array, "*rows k"]) -> Float[Array, "*rows"]:
+    """The smallest of the last axis."""
     return _reduce(jnp.minimum, jnp.min, values)
 
 
-def argmin_last(values: Array) -> Array:
-    """Which of the last axis of (..., k) is the smallest, int32 (...); of equals the first."""
+def argmin_last(values: Float[Array, "*rows k"]) -> Int32[Array, "*rows"]:
+    """Which of the last axis is the smallest; of equals the first."""
     if values.shape[-1] > SHORT:
         return jnp.argmin(values, axis=-1).astype(jnp.int32)
     least, place = values[..., 0], jnp.zeros(values.shape[:-1], jnp.int32)
@@ -44,8 +45,8 @@ def argmin_last(values: Array) -> Array:
     return place
 
 
-def all_last(values: Array) -> Array:
-    """Whether all of the last axis of (..., k) hold; yes, where there are none."""
+def all_last(values: Bool[Array, "*rows k"]) -> Bool[Array, "*rows"]:
+    """Whether all of the last axis hold; yes, where there are none."""
     return _reduce(operator.and_, jnp.all, values)
 
 
