@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from worldloom import suites
@@ -164,7 +165,7 @@ class Pictures(Hook):
     def on_record(self, run: Run) -> None:
         explore = 1.0
         if run.config.algorithm.loop == "off_policy":  # as in the run's last iteration
-            explore = float(run.config.hyper.exploration(np.float32(max(run.iteration - 1, 0))))
+            explore = float(run.config.hyper.exploration(jnp.int32(max(run.iteration - 1, 0))))
         save_film(run, self._key(run), run.folder / f"training-{run.steps:09d}.gif", explore)
 
     def on_end(self, run: Run) -> None:
