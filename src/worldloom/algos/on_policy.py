@@ -114,15 +114,19 @@ def collect(
     return worlds, timestep, rollout, steps
 
 
+Steps = Float[Array, "T B"]  # T steps of B worlds
+Number = Float[Array, ""] | float
+
+
 def gae(
-    rewards: Float[Array, "T B"],
-    values: Float[Array, "T B"],
-    next_values: Float[Array, "T B"],
+    rewards: Steps,
+    values: Steps,
+    next_values: Steps,
     terminated: Bool[Array, "T B"],
     truncated: Bool[Array, "T B"],
-    gamma: Float[Array, ""] | float,
-    gae_lambda: Float[Array, ""] | float,
-) -> Float[Array, "T B"]:
+    gamma: Number,
+    gae_lambda: Number,
+) -> Steps:
     """Generalised advantage estimates (Schulman et al. 2016).
 
     A terminated step is worth its reward alone. A truncated one goes on in `next_values`, the

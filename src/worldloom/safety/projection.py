@@ -14,14 +14,17 @@ FAR = 1e6  # in lengths of a row: no multiplier is as large that means anything
 NEGLIGIBLE = 1e-7  # of a row's largest weight: smaller ones do nothing within a box of float32
 
 
+Action = Float[Array, " m"]
+
+
 def project(
-    point: Float[Array, " m"],
+    point: Action,
     rows: Float[Array, "G m"],
     bounds: Float[Array, " G"],
-    low: Float[Array, " m"],
-    high: Float[Array, " m"],
+    low: Action,
+    high: Action,
     sweeps: int,
-) -> Float[Array, " m"]:
+) -> Action:
     """The u nearest to `point` with rows @ u <= bounds and low <= u <= high.
 
     Without rows the box alone; one row is solved exactly, in closed form. Several are swept over
