@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
@@ -16,11 +17,24 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
     Those may not hold inside of JAX's transformations, which put what is no array into the fields
     of a struct and trace numbers.
     """
-    shapes = {name: hint for name, hint in function.__annotations__.items() if is_shape(hint)}
+    hints = function.__annotations__
+    shapes = {name: of_any_array(hint) for name, hint in hints.items() if is_shape(hint)}
     if not shapes:
         return function
     function.__annotations__ = shapes
     return _check(function)
+
+
+def of_any_array(hint: Any) -> Any:
+    """The same shape of JAX's arrays and numpy's: what is read from a file is numpy's."""
+    if inspect.isclass(hint) and issubclass(hint, AbstractArray):
+        return hint.dtype[Any, hint.dim_str]
+    parts = tuple(map(of_any_array, get_args(hint)))
+    if not parts:
+        return hint
+    if get_origin(hint) in (Union, UnionType):
+        return Union[parts]  # noqa: UP007  `|` takes no tuple
+    return get_origin(hint)[parts]
 
 
 def is_shape(hint: Any) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from worldloom.training.suite import Evaluation
 
 __version__ = "0.2.0"
-__all__ = ["algorithms", "evaluate", "load", "make", "register", "train", "worlds"]
+__all__ = ["algorithms", "evaluate", "load", "make", "register", "resume", "train", "worlds"]
 
 
 def make(name: str, **options: Any) -> "PureEnv":
@@ -95,6 +95,21 @@ def train(
     config = make_config(suite, given)
     folder = Path(out) if out else run.run_folder(Path("runs"), config)
     return run.train(suite, config, folder, report=report)
+
+
+def resume(folder: str | Path, *, report: bool = True, **settings: Any) -> "Run":
+    """Goes on with a run from its newest checkpoint, to the bit: ``resume("runs/X", steps=10**6)``.
+
+    settings: what does not touch what is learned, such as steps, eval_every and checkpoint_every.
+    """
+    from worldloom import suites
+    from worldloom.training import run
+    from worldloom.training.config import make_config, read_header
+
+    header = read_header(folder)
+    suite = suites.suite(header["suite"])
+    config = make_config(suite, header["config"] | settings)
+    return run.train(suite, config, folder, resume=True, report=report)
 
 
 def load(folder: str | Path) -> "Run":

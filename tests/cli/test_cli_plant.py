@@ -93,5 +93,5 @@ def test_a_run_is_exported_once_unless_it_is_forced(trained, call, tmp_path):
     assert (tmp_path / "bundle" / "manifest.json").is_file()
     code, _, err = call(line)
     assert code == 2
-    assert "--force replaces it" in err
+    assert "(--force) replaces it" in err
     assert call(f"{line} --force --json")[0] == 0

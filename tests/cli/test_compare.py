@@ -39,6 +39,23 @@ def test_runs_are_listed_best_first_with_what_was_set_differently(two_runs, tmp_
     assert html.count("iqn.learning_rate=") == 2
 
 
+def test_an_option_at_its_default_is_the_same_task(two_runs, tmp_path):
+    _change(two_runs[1], lambda config: config["world"].update(turn_order="interleaved"))
+    page = tmp_path / "page.html"
+    assert main(["compare", *map(str, two_runs), "--out", str(page)]) == 0
+
+
+def test_what_a_suite_calls_its_task_is_part_of_it():
+    from worldloom.cli.compare import task_of
+    from worldloom.report.runs import Run
+
+    def run(task):
+        settings = {"env": "biped", "world": {}, "task": task, "robot": None}
+        return Run(None, {"suite": "robot", "config": settings}, [], [], {}, False)
+
+    assert task_of(run("walk")) == task_of(run("walk")) != task_of(run("stand"))
+
+
 def test_the_table_fits_a_terminal(two_runs, tmp_path, capsys):
     assert main(["compare", *map(str, two_runs), "--out", str(tmp_path / "page.html")]) == 0
     assert "treasurehunt, best first" in capsys.readouterr().out

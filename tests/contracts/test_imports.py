@@ -82,12 +82,12 @@ def test_every_command_and_every_part_of_a_suite_is_where_it_is_said_to_be():
         assert callable(resolve(place)), place
 
 
-def test_the_core_stands_on_jax_numpy_and_flax_struct_alone(graph):
+def test_the_core_stands_on_jax_numpy_jaxtyping_and_flax_struct_alone(graph):
     outside = set()
     for module in graph.find_descendants("worldloom.core") - {"worldloom.core.yaml_nodes"}:
         outside |= graph.find_modules_directly_imported_by(module)
     outside = {name for name in outside if not name.startswith("worldloom.core")}
-    allowed = {"jax", "jaxlib", "numpy", "flax"} | set(sys.stdlib_module_names)
+    allowed = {"jax", "jaxlib", "jaxtyping", "numpy", "flax"} | set(sys.stdlib_module_names)
     assert outside <= allowed, outside - allowed
     for source in (ROOT / "src/worldloom/core").glob("*.py"):
         flax = [line for line in source.read_text().splitlines() if "import" in line.split("#")[0]]

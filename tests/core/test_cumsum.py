@@ -1,6 +1,7 @@
 """Running sums by products equal numpy's."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +18,6 @@ def test_a_running_count_is_exact_for_any_length(count):
 
 def test_a_running_sum_keeps_the_type_of_its_values():
     values = np.arange(100, dtype=np.float32)
-    found = running_sum(values)
+    found = running_sum(jnp.asarray(values))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, np.cumsum(values))

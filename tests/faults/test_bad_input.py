@@ -283,7 +283,7 @@ def test_bundles_are_not_written_over_what_is_there(refused, run_copy):
     assert "run exists and is no bundle; name another folder" in refused("export run --out run")
     (run_copy / "bundle").mkdir()
     (run_copy / "bundle" / "manifest.json").write_text("{}")
-    assert "holds a bundle already; --force replaces it" in refused("export run")
+    assert "holds a bundle already; force=True (--force) replaces it" in refused("export run")
 
 
 def test_evaluations_of_nothing_are_refused(refused, run_copy):

@@ -190,7 +190,7 @@ def test_action_values_agree(size):
     theirs = network.get_qvalues(torch.from_numpy(batch["obs"]), taus=taus["online"])
     ours = IQNJAX(ACTIONS, size["hidden"]).apply(
         to_flax(network),
-        batch["obs"],
+        jnp.asarray(batch["obs"]),
         jnp.asarray(taus["online"].squeeze(2).numpy()),
         method=IQNJAX.get_qvalues,
     )
@@ -208,7 +208,7 @@ def test_the_quantile_huber_loss_agrees(legacy):
     theirs = torch_iqn.quantile_huber_loss(
         torch.from_numpy(now), torch.from_numpy(aim), torch.from_numpy(taus), legacy
     )
-    each = np.asarray(quantile_huber(now, aim, taus))
+    each = np.asarray(quantile_huber(*map(jnp.asarray, (now, aim, taus))))
     ours = each.mean() if legacy else each.mean(axis=2).sum(axis=1).mean()
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=TOLERANCE)
 

@@ -175,7 +175,7 @@ def test_the_command_writes_the_same_policy(cartpole, tmp_path, capsys):
     obs = np.random.default_rng(0).normal(size=(20, 4))
     written, first = load_policy(tmp_path / "bundle"), load_policy(cartpole)
     assert np.array_equal(written.act(obs), first.act(obs))
-    with pytest.raises(ValueError, match="holds a bundle already; --force replaces it"):
+    with pytest.raises(ValueError, match="holds a bundle already; force=True"):
         command(arguments)
 
 

@@ -140,7 +140,7 @@ def test_a_batch_goes_on_without_the_row_that_was_late(bundle, log, usual):
         await slow.busy()
         pair = [asyncio.create_task(controller.act(p, usual(1)[0])) for p in ("a", "b")]
         await asyncio.sleep(0.05)
-        impatient = controller._asked._queue[0]
+        impatient = controller._asked[0]
         slow.let(1)
         await first
         await slow.busy()  # with both of them

@@ -104,6 +104,16 @@ def test_evaluations_come_when_they_are_due(finished_run, read_rows):
         assert row["mean"] == pytest.approx(sum(row["agents"]), abs=1e-3)
 
 
+def test_python_goes_on_with_a_run_as_the_command_does(finished_run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder)
+    before = worldloom.load(folder).steps
+    run = worldloom.resume(folder, steps=before + 40, report=False)
+    assert run.steps == before + 40
+    with pytest.raises(ValueError, match="was trained with other settings"):
+        worldloom.resume(folder, seed=5)
+
+
 def test_metrics_can_be_a_data_frame(finished_run):
     pandas = pytest.importorskip("pandas")
     run = worldloom.load(finished_run)

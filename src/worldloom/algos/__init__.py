@@ -81,7 +81,6 @@ def _files() -> dict[str, _File]:
     return files
 
 
-@functools.cache
 def _from_file(path: str, attribute: str) -> "Algorithm":
     """The descriptor called `attribute` in a Python file."""
     from worldloom.algos.algorithm import Algorithm

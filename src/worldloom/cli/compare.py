@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -36,7 +36,7 @@ def command(argv: list[str]) -> int:
                 f"{run} is a world, and runs are compared; `worldloom bench modes {run}` times the "
                 "execution modes"
             )
-    rows = comparison.compare(args.runs)
+    rows = comparison.compare(args.runs, task_of)
     page = comparison.write_comparison(rows, args.out)
     if args.json:
         print_json({"runs": [row.to_dict() for row in rows], "report": page})
@@ -44,6 +44,19 @@ def command(argv: list[str]) -> int:
     cells = [row.cells() for row in rows]
     title = f"{rows[0].run.settings['env']}, best first"
     table(title, comparison.COLUMNS[:-2], [values[:-2] for values in cells])
-    facts("set differently", {cell[0]: ", ".join(filter(None, cell[-2:])) for cell in cells})
+    paths = [str(row.run.path) for row in rows]  # of which names may be alike
+    chosen = [", ".join(filter(None, cell[-2:])) for cell in cells]
+    facts("set differently", dict(zip(paths, chosen, strict=True)))
     print(f"written to {page}")
     return 0
+
+
+def task_of(run: Any) -> dict[str, Any]:
+    """The settings of a run that decide what its scores mean: the world, and the suite's task."""
+    env, suite = run.settings["env"], suites.suite(run.about["suite"])
+    world = dict(run.settings.get("world") or {})
+    if suite.rules_of(env) is None:  # only options that were given are kept
+        known = suites.world_parameters(env) or {}
+        world = {name: option.default for name, option in known.items()} | world
+    chosen = getattr(suite.settings, "TASK", ())
+    return {"env": env, "world": world} | {name: run.settings.get(name) for name in chosen}

@@ -18,8 +18,8 @@ class Export:
     """The folder of a run."""
     out: Path | None = None
     """Where the bundle goes; RUN/bundle if not given."""
-    onnx: bool = True
-    """Also write the policy as ONNX, where the suite can."""
+    onnx: bool | None = None
+    """Also write the policy as ONNX: plants do by default, others cannot."""
     force: bool = False
     """Replace a bundle that is there."""
     json: bool = False
@@ -31,7 +31,8 @@ def command(argv: list[str]) -> int:
     args = parse(Export, argv)
     import worldloom
 
-    folder = worldloom.load(args.run).export(args.out, onnx=args.onnx, force=args.force)
+    options = {} if args.onnx is None else {"onnx": args.onnx}
+    folder = worldloom.load(args.run).export(args.out, force=args.force, **options)
     if args.json:
         print_json({"bundle": str(folder)})
     else:

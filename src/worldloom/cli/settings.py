@@ -240,7 +240,9 @@ def read_request(
     """The settings that flags ask for, on top of a run's, a file's, a preset's or the defaults."""
     # Which suite a world of the user's belongs to may hang on its options.
     typed = {f: words for f, words in flags_of(settings) if f.startswith("--world.")}
-    world = nest({flag[2:]: read_value(flag, words, Any) for flag, words in typed.items()})
+    world = nest(
+        {f[2:]: read_value(f, words, Any) if words else True for f, words in typed.items()}
+    )
     suite, env, base = _starting_point(named, resume, config, preset, world.get("world", {}))
     chosen = [words[0] for flag, words in flags_of(settings) if flag == "--algo" and words]
     algo = chosen[-1] if chosen else str(base.get("algo") or suite.defaults(env, None)["algo"])

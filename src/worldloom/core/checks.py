@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from worldloom.core.names import suggest
@@ -50,7 +51,7 @@ def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
     for entry in entries:
         if hasattr(entry, "aval"):  # a traced number, which was checked before it was traced
             continue
-        if isinstance(entry, bool) or not isinstance(entry, int | float):
+        if isinstance(entry, bool) or not isinstance(entry, Real):  # numpy has numbers of its own
             raise ValueError(f"{owner}: {name}={value!r}; it must be a number")
         if not math.isfinite(entry):
             raise ValueError(f"{owner}: {name}={value}; it must be a finite number")

@@ -1,7 +1,7 @@
 """Runs in the same world side by side: scores, learning curves, and what was set differently."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,18 +51,20 @@ class Row:
         return [self.run.path.name, *shown, str(values["algo"]), differs]
 
 
-def compare(folders: Sequence[str | Path]) -> list[Row]:
+def compare(
+    folders: Sequence[str | Path], task_of: Callable[[Run], Mapping[str, Any]]
+) -> list[Row]:
     """The runs of these folders, best first; a ValueError if they did not learn the same task.
 
-    The task is the world with its options, the order of turns among them: scores of different
-    tasks say nothing about each other.
+    task_of(run): the settings that decide what a score means, such as the world with its options,
+    the order of turns among them: scores of different tasks say nothing about each other.
     """
     if len(folders) < 2:
         raise ValueError("compare needs two run folders or more, as in: runs/A runs/B")
     runs = [read_run(folder) for folder in folders]
-    first = _task(runs[0])
+    first = page.flat(task_of(runs[0]))
     for run in runs[1:]:
-        task = _task(run)
+        task = page.flat(task_of(run))
         other = sorted(n for n in first.keys() | task.keys() if first.get(n) != task.get(n))
         if other:
             raise ValueError(
@@ -78,11 +80,6 @@ def compare(folders: Sequence[str | Path]) -> list[Row]:
         for run, each in zip(runs, settings, strict=True)
     ]
     return sorted(rows, key=lambda row: -row.score)
-
-
-def _task(run: Run) -> dict[str, Any]:
-    """What decides the meaning of a run's scores."""
-    return page.flat({"env": run.settings.get("env"), "world": run.settings.get("world") or {}})
 
 
 def _choices(run: Run) -> dict[str, Any]:

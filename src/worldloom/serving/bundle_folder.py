@@ -65,7 +65,7 @@ def read_policy(
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None

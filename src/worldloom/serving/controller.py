@@ -12,9 +12,11 @@
 """
 
 import asyncio
+import contextlib
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -78,7 +80,7 @@ class Controller:
         names = [signal["name"] for signal in bundle.observation]
         self._drift = Drift(bundle.manifest["drift"], names)
         self._seed = secrets.token_hex(8)
-        self._asked: asyncio.Queue[_Asked] = asyncio.Queue()
+        self._asked: deque[_Asked] = deque()  # not a queue: who has waited too long leaves it
         self._changes: asyncio.Queue[_Change] = asyncio.Queue()
         self._waiting = 0
         self._claim = threading.Lock()
@@ -100,7 +102,7 @@ class Controller:
             "signals": self.bundle.manifest["signals"],  # what numbers stand for, and their order
         }
         self.journal.append([("start", note)])
-        self._idle = asyncio.Event()
+        self._new_asked, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._loops = [
             asyncio.create_task(self._answer_batches()),
@@ -193,7 +195,8 @@ class Controller:
         key = key_for(self._seed, plant.name, int(plant.memory["step"]))
         asked = _Asked(plant, obs, key, plant.memory, loop.create_future())
         asked.timer = loop.call_at(arrived + self.limits.deadline, self._expire, asked, "deadline")
-        self._asked.put_nowait(asked)
+        self._asked.append(asked)
+        self._new_asked.set()
         try:
             return await asked.done
         finally:
@@ -217,6 +220,8 @@ class Controller:
     def _expire(self, asked: _Asked, reason: str) -> None:
         if not self._take(asked):
             return
+        with contextlib.suppress(ValueError):  # it may be in a batch already
+            self._asked.remove(asked)
 
         def make() -> tuple[dict[str, Any], Rows]:
             content = {
@@ -235,12 +240,16 @@ class Controller:
         loop = asyncio.get_running_loop()
         most = max(self.bundle.batch_sizes)
         while True:
-            waiting = await _next(self._asked, most)
-            for asked in waiting:
+            batch: list[_Asked] = []
+            while self._asked and len(batch) < most:
+                asked = self._asked.popleft()
                 if asked.timer is not None and asked.timer.when() <= loop.time():
                     self._expire(asked, "deadline")  # its time is up before it is asked
-            batch = [asked for asked in waiting if not asked.taken]
+                elif not asked.taken:
+                    batch.append(asked)
             if not batch:
+                self._new_asked.clear()
+                await self._new_asked.wait()
                 continue
             try:
                 outcomes = await loop.run_in_executor(self._batcher, self._answer, batch)

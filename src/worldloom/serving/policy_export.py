@@ -33,9 +33,9 @@ def export_run(
 
     Its program takes observations (b, ...) of the run's world, of A agents (b, A, ...), and gives
     their actions as `run.act` does. An observation of several arrays is a dict of them, by names
-    with dots. batch_sizes: the numbers of rows that are compiled for. onnx: is left to suites that
-    can.
+    with dots. batch_sizes: the numbers of rows that are compiled for.
     """
+    check_no_onnx(run, onnx)
     folders.check_target(folder)
     agents = run.agents
     check_finite(agents)
@@ -65,6 +65,15 @@ def export_run(
         provenance=provenance(run),
         agents=run.problem.env.spec.num_agents,
     )
+
+
+def check_no_onnx(run: Run, onnx: bool) -> None:
+    """Raises ValueError if ONNX is asked for where only plants have it."""
+    if onnx:
+        raise ValueError(
+            f"export: policies of {run.config.env} are not written as ONNX, those of plants are; "
+            "leave onnx out"
+        )
 
 
 def provenance(run: Run) -> dict[str, Any]:

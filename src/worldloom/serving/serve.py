@@ -128,7 +128,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket at an address; a ValueError where that cannot be had."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address, family=family, backlog=1024)
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=dual)
     except (OSError, OverflowError) as error:
         raise ValueError(f"{host}:{port} cannot be listened on: {error}") from None
 

@@ -25,6 +25,8 @@ def record_episodes(run: Any, episodes: int, seed: int = 0, explore: float = 0.0
 
     Observations are what `Networks.encode` makes of them, discrete actions their numbers.
     """
+    if run.config.algorithm.centralised:
+        raise ValueError(f"{run.folder}: episodes of {run.config.algo} cannot be recorded yet")
     env, encode = run.problem.env, run.problem.networks.encode
     play = partial(_turns if env.turn_based else _steps, env, run.trainer.act, episodes, explore)
     columns, alive = jax.device_get(jax.jit(play)(run.agents, jax.random.key(seed)))

@@ -178,7 +178,7 @@ class Run:
         """
         target = Path(path) if path else self.folder / "bundle"
         if (target / "manifest.json").is_file() and not force:
-            raise ValueError(f"{target} holds a bundle already; --force replaces it")
+            raise ValueError(f"{target} holds a bundle already; force=True (--force) replaces it")
         return self.suite.export(self, target, **options)
 
 

@@ -72,7 +72,7 @@ def test_it_is_loaded_evaluated_and_exported(trained, tmp_path):
     answer = bundle.act(obs, bundle.initial_memory())
     np.testing.assert_allclose(answer.proposed, loaded.act(obs[None])[0], atol=1e-6)
     assert [signal["name"] for signal in bundle.observation] == ["level", "demand"]
-    with pytest.raises(ValueError, match="holds a bundle already; --force replaces it"):
+    with pytest.raises(ValueError, match="holds a bundle already; force=True"):
         loaded.export(tmp_path / "bundle", onnx=False)
 
 

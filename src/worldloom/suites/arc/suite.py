@@ -58,6 +58,10 @@ class ArcSettings:
     """
 
     CADENCE: ClassVar[tuple[str, ...]] = ("attempts",)
+    # What decides the meaning of a score.
+    TASK: ClassVar[tuple[str, ...]] = (
+        "tasks", "split", "subset", "ids", "max_size", "limit", "path",
+    )  # fmt: skip
 
     tasks: str = "examples"  # examples, arc-agi-1, arc-agi-2, mini-arc, concept-arc, or a folder
     split: str | None = None  # training, evaluation or all

@@ -1,5 +1,6 @@
 """The charts of a run of a plant: returns, and limits that were crossed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,13 +47,19 @@ def plant_facts(run: Run) -> PlantFacts:
     known = run.part("plant")
     try:
         return PlantFacts(
-            [Signal(**entry) for entry in known["observation"]],
-            [Signal(**entry) for entry in known["action"]],
+            [_signal(entry) for entry in known["observation"]],
+            [_signal(entry) for entry in known["action"]],
             [Limit(**entry) for entry in known["limits"]],
             float(known["step_seconds"]),
         )
     except (KeyError, TypeError, ValueError):
         return PlantFacts()
+
+
+def _signal(entry: Mapping[str, Any]) -> Signal:
+    """JSON has no infinity: an end of the range that is not there is null."""
+    given = {name: value for name, value in entry.items() if value is not None}
+    return Signal(**{"low": -math.inf, "high": math.inf, **given})
 
 
 def unit_of(signal: Signal) -> str:

@@ -23,6 +23,7 @@ class PlantSettings:
     """
 
     CADENCE: ClassVar[tuple[str, ...]] = ("ope_updates",)
+    TASK: ClassVar[tuple[str, ...]] = ("constraints",)  # what decides the meaning of a score
 
     dataset: str = "medium"  # expert, medium, mixed, random (a scripted controller), or FILE.npz
     data_steps: int = 100_000  # rows that a scripted controller logs

@@ -10,6 +10,7 @@ from worldloom import __version__
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
 from worldloom.serving import policy_runtime
 from worldloom.serving.bundle_folder import hashes, json_bytes, npz, write_folder
+from worldloom.serving.policy_export import check_no_onnx
 from worldloom.suites.robot import gait
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
 from worldloom.suites.robot.task import SCALES, Task
@@ -34,6 +35,7 @@ def export(run: "Run", folder: str | Path, *, onnx: bool = False) -> Path:
 
     The runtime needs numpy alone: there is no ONNX file.
     """
+    check_no_onnx(run, onnx)
     if run.config.settings.by_brax:
         raise ValueError(
             f"{run.folder} was learned by Brax's PPO, whose networks the numpy runtime does not "

@@ -92,7 +92,7 @@ def film(robot: Robot, qpos: np.ndarray, path: str | Path, look: Look = "auto") 
     path, (width, height) = Path(path), SIZE
     path.parent.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="worldloom-film-") as work:
+    with tempfile.TemporaryDirectory(prefix=".film-", dir=path.parent) as work:
         raw = Path(work) / "frames.rgb"  # in a file: those of a long film do not fit the memory
         if look != "drawing":
             try:

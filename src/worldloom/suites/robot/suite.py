@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy, resolve
@@ -64,6 +64,8 @@ class RobotSettings:
     level: 1, loops in Python over MuJoCo; 2, Brax's PPO over the C engine; 3, everything in JAX;
     4, everything compiled over the engine that is fastest here, on several devices.
     """
+
+    TASK: ClassVar[tuple[str, ...]] = ("task", "robot")  # what decides the meaning of a score
 
     task: str = "walk"  # stand, walk or push
     level: int = 4  # of integration with JAX, 1 to 4
