@@ -63,6 +63,13 @@ def assert_same(one, other):
         np.testing.assert_array_equal(x, y, jax.tree_util.keystr(path))
 
 
+@pytest.fixture(autouse=True)
+def forget():
+    """Two hundred pairs share no program: what one compiled is forgotten after it."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.mark.parametrize(("name", "world", "algo"), PAIRS, ids=lambda value: str(value))
 def test_an_algorithm_trains_in_a_world_or_is_refused(name, world, algo, tmp_path):
     suite = suites.suite(name)
