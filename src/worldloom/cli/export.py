@@ -18,8 +18,8 @@ class Export:
     """The folder of a run."""
     out: Path | None = None
     """Where the bundle goes; RUN/bundle if not given."""
-    onnx: bool | None = None
-    """Also write the policy as ONNX: plants do by default, others cannot."""
+    onnx: bool = True
+    """Of plants, whose policies can be ONNX: write that, too."""
     force: bool = False
     """Replace a bundle that is there."""
     json: bool = False
@@ -31,7 +31,7 @@ def command(argv: list[str]) -> int:
     args = parse(Export, argv)
     import worldloom
 
-    options = {} if args.onnx is None else {"onnx": args.onnx}
+    options = {} if args.onnx else {"onnx": False}
     folder = worldloom.load(args.run).export(args.out, force=args.force, **options)
     if args.json:
         print_json({"bundle": str(folder)})
