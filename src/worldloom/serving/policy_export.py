@@ -71,8 +71,7 @@ def check_no_onnx(run: Run, onnx: bool) -> None:
     """Raises ValueError if ONNX is asked for where only plants have it."""
     if onnx:
         raise ValueError(
-            f"export: policies of {run.config.env} are not written as ONNX, those of plants are; "
-            "leave onnx out"
+            f"{run.folder}: its policy is not written as ONNX, those of plants are; leave onnx out"
         )
 
 

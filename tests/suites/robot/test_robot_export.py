@@ -378,7 +378,9 @@ def test_actors_of_off_policy_algorithms_run_in_numpy_too(walking, algorithm, tm
 def test_a_run_is_exported_and_its_bundle_replaced(walking, learner, tmp_path):
     ppo, state = learner
     run = run_of(walking, state, "ppo", ppo.config)
-    folder = export(run, tmp_path / "bundle", onnx=True)
+    with pytest.raises(ValueError, match="not written as ONNX"):
+        export(run, tmp_path / "bundle", onnx=True)
+    folder = export(run, tmp_path / "bundle")
     assert read_manifest(folder)["network"]["layers"] == [48, 64, 32, 13]
     assert export(run, folder) == folder
 
