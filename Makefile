@@ -35,7 +35,7 @@ demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
 
 setup: $(DEV) ## set up everything for development, PyTorch included where it can be had
 
-test: lint ## set up, check, and run the fast tests (under 8 minutes); PYTEST_ARGS chooses some
+test: lint ## set up, check, and run the fast tests (eight or nine minutes); PYTEST_ARGS chooses some
 	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: $(DEV) ## only what takes long: MJX, Brax, several processes, browsers, kill tests
