@@ -37,12 +37,11 @@ NOTES = (
     "Settings are those that rejax ships for these tasks (configs/gymnax of its repository), ours "
     "the same as far as we have them: numbers of worlds, updates and their batches, sizes of "
     "networks, learning rates, discounts, memory and budget. Evaluations are left out of both.",
-    "Where our networks have ReLU and no dueling heads, rejax is measured with its own networks "
+    "Where our networks have ReLU or no dueling heads, rejax is measured with its own networks "
     "and with ours, and the faster of the two counts.",
     "What differs: rejax draws a batch from memory without repeats, by sorting random numbers for "
     "all of it; it clips gradients one by one, we clip their norm; it takes the end of time for "
-    "the end of the task, we bootstrap there; our DQN has a Huber loss, our PQN rectified Adam, "
-    "and our exploration falls geometrically once in about 2,000 steps.",
+    "the end of the task, we bootstrap there; our PQN has rectified Adam.",
     "A ratio is given only if our mean score is not worse than rejax's better one by more than "
     "two standard errors of their difference.",
 )
@@ -52,7 +51,8 @@ NOTES = (
 class Task:
     """One algorithm on one Gymnax task: rejax's settings, and ours in our words.
 
-    network: what makes rejax's networks like ours, where we do not have its own.
+    network: what makes rejax's networks like ours, where we do not have its own. trainings: for
+    each seed that is asked for, so many, where one takes but a second.
     """
 
     env: str
@@ -62,6 +62,7 @@ class Task:
     ours: Mapping[str, Any]
     num_worlds: int
     network: Mapping[str, Any] = field(default_factory=dict)
+    trainings: int = 1
 
 
 TASKS: dict[str, Task] = {
@@ -70,6 +71,7 @@ TASKS: dict[str, Task] = {
         algo="ppo",
         steps=100_000,
         num_worlds=5,
+        trainings=5,
         rejax={
             "agent_kwargs": {"activation": "tanh"},
             "num_steps": 100,
@@ -190,7 +192,7 @@ TASKS: dict[str, Task] = {
             "ddqn": True,
             "normalize_observations": False,
         },
-        network={"agent": "QNetwork", "agent_kwargs": {"activation": "relu"}},
+        network={"agent": "QNetwork"},
         ours={
             "buffer_size": 50_000,
             "learning_starts": 5_000,
@@ -201,9 +203,11 @@ TASKS: dict[str, Task] = {
             "target_rate": 0.004,  # its target moves by 0.02 once in five updates
             "epsilon": 1.0,
             "epsilon_min": 0.05,
-            "epsilon_decay": 0.117,  # at 0.05 after half of the steps
+            "epsilon_steps": 50_000,
             "gamma": 0.99,
+            "loss": "squared",
             "hidden": (64, 64),
+            "activation": "silu",
         },
     ),
     "sac": Task(
@@ -352,7 +356,7 @@ def run(args: BenchAlgos, out: Path, line: str) -> Record:
 
 def measure(name: str, args: BenchAlgos, record: Record, raw: dict[str, Any]) -> None:
     """One task: whole trainings of both sides, taken in turn, and what they score."""
-    setup, seeds = task_setup(TASKS[name], args.episodes), args.seeds
+    setup, seeds = task_setup(TASKS[name], args.episodes), args.seeds * TASKS[name].trainings
     if args.quick:
         setup, seeds = quick(setup), 1
     raw |= {"env": setup["env"], "rejax": setup["rejax"], "ours": setup["ours"]}

@@ -74,6 +74,15 @@ def test_the_loss_is_huber_of_the_double_q_error():
     assert q_mean == pytest.approx(now.mean(), rel=1e-5)
 
 
+def test_the_squared_loss_has_no_linear_part():
+    batch, (online, target) = random_batch(), two_learners()
+    error = aims(online, target, batch) - values(online, batch.obs)[range(BATCH), batch.action]
+    assert (np.abs(error) > 1).any()
+    squared = DQN(DQNConfig(hidden=(), loss="squared"), ACTIONS)
+    found, _ = jax.jit(squared.loss)(online, target, batch)
+    assert found == pytest.approx(0.5 * (error**2).mean(), rel=1e-5)
+
+
 def test_the_gradient_flows_through_the_taken_action_alone():
     batch, (online, target) = random_batch(), two_learners()
     now = values(online, batch.obs)[range(BATCH), batch.action]
@@ -171,6 +180,7 @@ def test_values_of_what_is_not_allowed_do_not_reach_the_loss():
     ("wrong", "message"),
     [
         ({"hidden": (8, 0)}, r"hidden=\(8, 0\); it must be at least 1"),
+        ({"loss": "l2"}, "loss='l2' is not known; known: huber, squared"),
         ({"batch_size": 0}, "batch_size=0; it must be at least 1"),
         ({"gamma": 1.5}, r"gamma=1.5; it must be in \[0, 1\]"),
         ({"learning_rate": float("nan")}, "learning_rate=nan; it must be a finite number"),

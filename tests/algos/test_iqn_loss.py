@@ -330,8 +330,14 @@ def test_observations_enter_by_the_encoder_of_the_world():
 
 def test_exploration_falls_by_its_share_to_its_least():
     config = replace(CONFIG, epsilon=0.8, epsilon_decay=0.5, epsilon_min=0.15)
-    at = [float(config.exploration(jnp.int32(n))) for n in range(4)]
+    at = [float(config.exploration(jnp.int32(n), jnp.float32(0))) for n in range(4)]
     np.testing.assert_allclose(at, [0.8, 0.4, 0.2, 0.15], rtol=1e-5)
+
+
+def test_exploration_falls_in_a_line_where_its_steps_are_given():
+    config = replace(CONFIG, epsilon=0.9, epsilon_min=0.1, epsilon_steps=1000)
+    at = [float(config.exploration(jnp.int32(9), jnp.float32(n))) for n in (0, 250, 1000, 5e9)]
+    np.testing.assert_allclose(at, [0.9, 0.7, 0.1, 0.1], rtol=1e-5)
 
 
 def test_the_original_configuration_is_whole():

@@ -1,11 +1,14 @@
 """Double DQN (van Hasselt et al. 2016) with n-step returns and a target that follows slowly."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from worldloom.algos.algorithm import DISCRETE, Algorithm
+from worldloom.algos.config import choice
 from worldloom.algos.off_policy import (
     LearnMetrics,
     TargetLearner,
@@ -14,17 +17,24 @@ from worldloom.algos.off_policy import (
 )
 from worldloom.core.checks import check_fields
 from worldloom.core.types import Array, Batch, Key, PyTree
-from worldloom.nn.layers import MLP
+from worldloom.nn.layers import ACTIVATIONS, MLP
 from worldloom.nn.networks import Network
 from worldloom.nn.values import epsilon_greedy, huber, make_q_network, take_action, weighted
 
 
 @dataclass(frozen=True)
 class DQNConfig(TargetNetworkConfig):
-    """hidden: widths of the layers between observation and values, of which there may be none,
-    where the world brings no network of its own."""
+    """Options of the algorithm.
 
+    loss: of the temporal-difference error; "huber" is linear beyond 1, so where rewards are not of
+    that size it learns medians, "squared" always means. hidden (widths, of which there may be
+    none) and activation are of the layers between observation and values, where the world brings
+    no network of its own.
+    """
+
+    loss: Literal["huber", "squared"] = choice("huber", ("huber", "squared"))
     hidden: tuple[int, ...] = (64, 64)
+    activation: str = choice("relu", tuple(ACTIVATIONS))
 
     def __post_init__(self):
         super().__post_init__()
@@ -38,8 +48,9 @@ class DQN(TargetNetworkAgent):
 
     @property
     def network(self) -> Network:
-        net = MLP((*self.config.hidden, self.num_actions))
-        return make_q_network(self.networks, self.config, net)
+        config = self.config
+        net = MLP((*config.hidden, self.num_actions), config.activation)
+        return make_q_network(self.networks, config, net)
 
     def init(self, key: Key, obs: PyTree) -> TargetLearner:
         """A learner for observations like obs (B, ...), with a target equal to its parameters."""
@@ -55,13 +66,14 @@ class DQN(TargetNetworkAgent):
     def loss(
         self, params: PyTree, target: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Huber loss with a double-Q target, and the mean value of the actions taken."""
+        """Loss with a double-Q target, and the mean value of the actions taken."""
         values = self.network.apply
         best = values(params, batch.next_obs).argmax(axis=-1)
         after = take_action(values(target, batch.next_obs), best)  # (B,)
         td_target = jax.lax.stop_gradient(batch.reward + batch.discount * after)
         q = take_action(values(params, batch.obs), batch.action)
-        return weighted(huber(td_target - q), batch).mean(), q.mean()
+        each = huber if self.config.loss == "huber" else lambda error: 0.5 * jnp.square(error)
+        return weighted(each(td_target - q), batch).mean(), q.mean()
 
     def update(
         self, learner: TargetLearner, batch: Batch, key: Key

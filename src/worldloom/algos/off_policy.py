@@ -66,8 +66,8 @@ class OffPolicyConfig(Config):
     unroll_length: int = at_least(1, 1)
     learning_starts: int = at_least(0, 0)
 
-    def exploration(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
-        """How much an agent explores in an iteration: 1, all that it ever does."""
+    def exploration(self, iteration: Int[Array, ""], steps: Float[Array, ""]) -> Float[Array, ""]:
+        """How much an agent explores after so many iterations and steps: 1, all it ever does."""
         return jnp.float32(1.0)
 
 
@@ -75,19 +75,23 @@ class OffPolicyConfig(Config):
 class EpsilonGreedyConfig(OffPolicyConfig):
     """Options of algorithms that explore by a random action with chance epsilon.
 
-    `epsilon` falls by the share `epsilon_decay` in every iteration, down to `epsilon_min`. The
-    defaults are for treasure hunt.
+    `epsilon` falls to `epsilon_min`: in a line over `epsilon_steps` environment steps, or if that
+    is 0, by the share `epsilon_decay` in every iteration. The defaults are for treasure hunt.
     """
 
     epsilon: float = fraction(1.0)
     epsilon_decay: float = fraction(0.1)
     epsilon_min: float = fraction(0.05)
+    epsilon_steps: int = at_least(0, 0)
     gamma: float = fraction(0.9)
     buffer_size: int = at_least(1, 13_056)
     gradient_steps: int = at_least(0, 20)
 
-    def exploration(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
-        """The chance of a random action in an iteration."""
+    def exploration(self, iteration: Int[Array, ""], steps: Float[Array, ""]) -> Float[Array, ""]:
+        """The chance of a random action after so many iterations and steps."""
+        if self.epsilon_steps:
+            gone = jnp.minimum(steps / self.epsilon_steps, 1.0)
+            return self.epsilon + gone * (self.epsilon_min - self.epsilon)
         decayed = self.epsilon * (1.0 - self.epsilon_decay) ** iteration.astype(jnp.float32)
         return jnp.maximum(decayed, self.epsilon_min)
 

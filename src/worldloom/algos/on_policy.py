@@ -107,7 +107,8 @@ def collect(
         lambda final_obs: agent.value(state, final_obs),
         next_value.reshape(-1),
         merge_axes(steps.final_obs),
-        TRUNCATED_CHUNK,
+        # Few at a time where there are few steps: seldom is more than one of them cut short.
+        min(TRUNCATED_CHUNK, max(16, steps.truncated.size // 16)),
     ).reshape(next_value.shape)
     played = (obs, action, extras.log_prob, extras.value, steps.reward)
     rollout = Rollout(*played, steps.terminated, steps.truncated, next_value)
@@ -271,13 +272,19 @@ class MinibatchAgent:
                 f"num_minibatches={config.num_minibatches} of equal size"
             )
 
+        names: list[str] = []
+
         def epoch(state, key):
             def one(state, rows):
-                return self.learn(state, jax.tree.map(lambda x: x[rows], samples))
+                state, parts = self.learn(state, jax.tree.map(lambda x: x[rows], samples))
+                names[:] = parts
+                # One vector: the scans then store one array, not one for each metric.
+                return state, jnp.stack([x.astype(jnp.float32) for x in parts.values()])
 
             return jax.lax.scan(one, state, shuffled(key, size, config.num_minibatches))
 
         new, parts = jax.lax.scan(epoch, state, draws.split(key, config.num_epochs))
+        parts = dict(zip(names, jnp.moveaxis(parts, -1, 0), strict=True))
         explained = explained_variance(samples.returns, samples.advantage, self.axis_name)
         metrics = mean_of_good(parts) | {"explained_variance": explained}
         # Only now: ratios compare policies that see the world alike.
@@ -311,7 +318,7 @@ def guarded_step(
 
 def mean_of_good(metrics: dict[str, Array]) -> dict[str, Array]:
     """Means over steps that were taken, as `good` says, with `skipped`: how many were not."""
-    good = metrics.pop("good")
+    good = metrics.pop("good").astype(bool)
     count = jnp.maximum(good.sum(), 1)
     means = {name: jnp.where(good, x, 0.0).sum() / count for name, x in metrics.items()}
     return means | {"skipped": (~good).sum().astype(jnp.float32)}

@@ -1,7 +1,8 @@
-"""What worlds, agents, memories, filters and sinks look like to each other.
+"""What a world is, and what takes metrics.
 
 Environment functions take ``key, state, action, params`` in this order. Static things live on
-the object (`spec`, frozen configs); whatever may be traced or vmapped lives in `params`.
+the object (`spec`, frozen configs); whatever may be traced or vmapped lives in `params`. What an
+agent is follows from its loop: see `worldloom.algos.off_policy`, `on_policy` and `offline`.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from worldloom.core.spaces import Space
-from worldloom.core.types import Array, Batch, Key, PyTree, TimeStep, Transition
+from worldloom.core.types import Array, Key, PyTree, TimeStep
 
 TurnOrder = Literal["interleaved", "simultaneous"]
 
@@ -116,40 +117,6 @@ class PureEnv:
     @property
     def turn_based(self) -> bool:
         return self.observe_agent is not not_turn_based
-
-
-class Agent(Protocol):
-    """A learner as pure functions over a frozen config."""
-
-    def init(self, key: Key, spec: EnvSpec) -> PyTree: ...
-    def act(
-        self, params: PyTree, obs: PyTree, key: Key, *, explore: Array | float
-    ) -> tuple[Array, PyTree]:
-        """Actions (B,) for obs (B, ...); `explore` is the chance of a random action."""
-        ...
-
-    def update(self, learner: PyTree, batch: Batch, key: Key) -> tuple[PyTree, PyTree]: ...
-
-
-class Replay(Protocol):
-    """A memory as pure functions over its state."""
-
-    def init(self, example: Transition) -> PyTree: ...
-    def add(self, replay: PyTree, transition: Transition) -> PyTree: ...
-    def sample(self, replay: PyTree, key: Key, batch_size: int) -> Batch: ...
-    def can_sample(self, replay: PyTree, batch_size: int = 1) -> Array: ...
-
-
-class SafetyFilter(Protocol):
-    """Turns a proposed action into one that may be executed, and says what it did.
-
-    `worldloom.safety.filter_action` is one. The state is what is seen and what is remembered; the
-    report holds what is to be remembered for the next step.
-    """
-
-    def __call__(
-        self, proposed: Array, state: PyTree, constraints: PyTree
-    ) -> tuple[Array, PyTree]: ...
 
 
 class Sink(Protocol):

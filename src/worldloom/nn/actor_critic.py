@@ -13,12 +13,12 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.core.types import Array
 from worldloom.nn.distributions import Categorical, DiagonalGaussian, Distribution
+from worldloom.nn.layers import ACTIVATIONS
 from worldloom.nn.networks import concatenate
 from worldloom.nn.values import NOT_ALLOWED
 
 COLOURS = 10  # of grid cells
 SMALL_GRID = 36  # cells, up to which a convolution is one matrix
-ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "silu": nn.silu, "elu": nn.elu}
 
 
 def orthogonal(scale: float) -> nn.initializers.Initializer:

@@ -12,6 +12,7 @@ from worldloom.core.types import Array, Key
 # The weights and the bias of a linear layer, or what perturbs those of a noisy one.
 Weights = tuple[Float[Array, "inputs outputs"], Float[Array, " outputs"]]
 LayerNoise = Weights
+ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "silu": nn.silu, "elu": nn.elu}
 
 
 def symmetric_uniform(bound: float) -> nn.initializers.Initializer:
@@ -82,12 +83,13 @@ def layer_noise(key: Key, inputs: int, outputs: int) -> LayerNoise:
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them."""
+    """Linear layers with an activation between them."""
 
     features: tuple[int, ...]
+    activation: str = "relu"
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
         for width in self.features[:-1]:
-            x = nn.relu(Linear(width)(x))
+            x = ACTIVATIONS[self.activation](Linear(width)(x))
         return Linear(self.features[-1])(x)

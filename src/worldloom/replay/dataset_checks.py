@@ -1,7 +1,7 @@
 """What is wrong with logged data, row by row. Nothing is repaired here.
 
 Rows are counted from 0, as in the columns; where they came from a text file, messages name its line
-too. Checks are vectorised: defects are kept as arrays of rows and told one by one when asked for.
+too. Checks are vectorised: defects are kept as arrays of rows and listed one by one when asked for.
 """
 
 from collections import Counter

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from worldloom.core.files import write_bytes
+
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
@@ -43,8 +45,7 @@ def save_gif(images: Sequence["Picture"], path: str | Path, ms: int = 100) -> Pa
         shown = now
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(parts) + b"\x3b")
-    return path
+    return write_bytes(path, b"".join(parts) + b"\x3b")
 
 
 def _change(shown: np.ndarray | None, now: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def planned(self) -> int | None:
-        """Steps that the run is to take: a whole number of iterations; None if it is not told."""
+        """Steps that the run is to take: a whole number of iterations; None if it is not known."""
         steps, each = self.settings.get("steps"), self.about.get("steps_per_iteration")
         if not is_number(steps):
             return None
@@ -99,7 +99,7 @@ def read_run(folder: str | Path) -> Run:
 def read_csv_tail(path: Path, unreadable: list[str]) -> list[Row]:
     """The last rows of a CSV file of numbers; what is not a number is None.
 
-    What could not be read is told in a sentence that is added to `unreadable`.
+    A sentence on what could not be read is added to `unreadable`.
     """
     if not path.is_file():
         return []

@@ -55,7 +55,7 @@ def _loose_ends_tied() -> Iterator[None]:
     """Keeps reads that orbax gave up from complaining, at length, on standard error.
 
     They end on threads of their own, or when they are collected, after the error that ended the
-    restore. What went wrong is told by that error.
+    restore. That error says what went wrong.
     """
     hook, caught = sys.unraisablehook, []
     sys.unraisablehook = caught.append

@@ -115,7 +115,8 @@ class Run:
         """How much the last iteration explored: epsilon, or 1 where the policy is sampled."""
         schedule = getattr(self.config.hyper, "exploration", None)
         last = jax.numpy.int32(max(self.iteration - 1, 0))
-        return 1.0 if schedule is None else float(schedule(last))
+        steps = jax.numpy.float32(max(self.steps - 1, 0))
+        return 1.0 if schedule is None else float(schedule(last, steps))
 
     @cached_property
     def _act_jit(self):

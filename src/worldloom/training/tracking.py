@@ -31,8 +31,8 @@ def tracking_hooks(names: Sequence[str], folder: Path) -> list[Hook]:
 class Tracking(Hook):
     """Settings, metrics after each chunk, evaluations and the files of a run, for one tracker.
 
-    Training hands them to a thread and goes on. What the tracker fails on is told once and counted
-    in `tracker.failures`.
+    Training hands them to a thread and goes on. What the tracker fails on is reported once and
+    counted in `tracker.failures`.
     """
 
     def __init__(self, tracker: Tracker):

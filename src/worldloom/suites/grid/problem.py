@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from worldloom import suites
@@ -163,10 +162,8 @@ class Pictures(Hook):
     """GIFs of training every `record_every` steps, and of the trained agents."""
 
     def on_record(self, run: Run) -> None:
-        explore = 1.0
-        if run.config.algorithm.loop == "off_policy":  # as in the run's last iteration
-            explore = float(run.config.hyper.exploration(jnp.int32(max(run.iteration - 1, 0))))
-        save_film(run, self._key(run), run.folder / f"training-{run.steps:09d}.gif", explore)
+        path = run.folder / f"training-{run.steps:09d}.gif"
+        save_film(run, self._key(run), path, run.exploration)
 
     def on_end(self, run: Run) -> None:
         # Who pressed Ctrl-C wants to leave: a film would first have to be compiled.

@@ -16,14 +16,39 @@ class PlainSettings:
     dataset: str = ""  # an npz file of transitions, for offline algorithms (eval --record)
 
 
-COMMON = {"steps": 500_000, "num_worlds": 64, "eval_episodes": 64}
+COMMON = {"steps": 500_000, "num_worlds": 16, "eval_episodes": 64}
 # Settings that learn CartPole and Pendulum, by algorithm.
 BY_ALGORITHM: dict[str, Mapping[str, Any]] = {
-    "ppo": {"ppo": {"unroll_length": 32, "normalise_observations": True}},
-    "dqn": {"num_worlds": 10, "dqn": {"gamma": 0.99, "buffer_size": 50_000, "gradient_steps": 1}},
+    "ppo": {
+        "ppo": {
+            "unroll_length": 128,
+            "num_epochs": 10,
+            "num_minibatches": 8,
+            "learning_rate": 1e-3,
+            "normalise_observations": True,
+        }
+    },
+    "dqn": {
+        "num_worlds": 10,
+        "dqn": {
+            "gamma": 0.99,
+            "buffer_size": 50_000,
+            "gradient_steps": 1,
+            "loss": "squared",
+            "target_rate": 0.005,
+        },
+    },
     "iqn": {"num_worlds": 10, "iqn": {"gamma": 0.99, "buffer_size": 50_000, "gradient_steps": 1}},
-    "sac": {"num_worlds": 8, "sac": {"learning_starts": 2_000, "buffer_size": 100_000}},
-    "td3": {"num_worlds": 8, "td3": {"learning_starts": 2_000, "buffer_size": 100_000}},
+    "sac": {
+        "steps": 60_000,
+        "num_worlds": 4,
+        "sac": {"learning_starts": 2_000, "buffer_size": 100_000},
+    },
+    "td3": {
+        "steps": 60_000,
+        "num_worlds": 4,
+        "td3": {"learning_starts": 2_000, "buffer_size": 100_000},
+    },
 }
 
 

@@ -53,7 +53,7 @@ class Controller(NamedTuple):
 
 
 def loops_of(world: PlantWorld) -> Controller:
-    """The plant's loops as a controller, tuned as well as it is told in every call."""
+    """The plant's loops as a controller, tuned as well as every call says."""
     plant, loops = world.plant, world.plant.loops
     signals = {signal.name: i for i, signal in enumerate(plant.observation)}
     actuators = {signal.name: i for i, signal in enumerate(plant.action)}
@@ -103,7 +103,7 @@ def loops_of(world: PlantWorld) -> Controller:
 def without_memory(world: PlantWorld) -> Callable[[Array], Array]:
     """The plant's loops as far as they need no memory: obs (n,) -> action (m,), proportional."""
     plant = world.plant
-    loops_of(world)  # names that do not exist are told there
+    loops_of(world)  # which refuses names that do not exist
     signals = {signal.name: i for i, signal in enumerate(plant.observation)}
     actuators = {signal.name: i for i, signal in enumerate(plant.action)}
 

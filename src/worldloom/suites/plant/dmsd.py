@@ -7,8 +7,8 @@ steps of 0.2 s
     x_i' = x_i + dt v_i
     v_i' = v_i + dt / m (F_i - k (2 x_i - x_j) - c (2 v_i - v_j))
 
-The wanted positions are told; half of the time one changes in the middle of the episode, each mass
-on its own. The reward -sum log(|x - target| + 0.01) pays for the last centimetre.
+The targets are observed; half of the time one changes in the middle of the episode, each mass on
+its own. The reward -sum log(|x - target| + 0.01) pays for the last centimetre.
 
 NeoRL-2 draws its data and computes its published scores in mode "train", with masses of 20 kg (its
 environments are registered that way, and its benchmark asks for nothing else). Mode "test", with

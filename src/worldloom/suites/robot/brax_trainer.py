@@ -15,7 +15,7 @@ from worldloom.adapters import brax_ppo
 from worldloom.adapters.brax_compat import quiet_import
 from worldloom.algos.ppo import PPOConfig, PPOMetrics
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.nn.actor_critic import ACTIVATIONS
+from worldloom.nn.layers import ACTIVATIONS
 from worldloom.suites.robot.brax_env import BraxWildRobotWrapper
 from worldloom.training.config import TrainConfig
 from worldloom.training.suite import Problem

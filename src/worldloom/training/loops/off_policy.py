@@ -95,20 +95,21 @@ class StepLoop(Loop):
     def iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
         """`rounds` rounds of playing and learning, to be compiled as one program."""
         keys = draws.split(jax.random.fold_in(run.key, run.iteration), self.rounds)
-        explore = self.agent.config.exploration(run.iteration)
-        before = run.iteration * self.steps_per_iteration
+        before = run.iteration.astype(jnp.float32) * self.steps_per_iteration
 
         def one(run, x):
             key, number = x
             played = before + number * self.steps_per_round
-            return self._round(run, params, key, explore, played)
+            explore = self.agent.config.exploration(run.iteration, played)
+            run, round_ = self._round(run, params, key, explore, played)
+            return run, (*round_, explore)
 
-        run, (steps, learned) = jax.lax.scan(one, run, (keys, jnp.arange(self.rounds)))
+        run, (steps, learned, explore) = jax.lax.scan(one, run, (keys, jnp.arange(self.rounds)))
         steps = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
         summary = episode_summary(steps, self.outcomes)
         means = {name: jnp.nanmean(value) for name, value in learned.items()}
         finite = summary.pop("finite") & is_finite(run.learner.params)
-        metrics = summary | {"explore": explore} | means | {"finite": finite}
+        metrics = summary | {"explore": explore[-1]} | means | {"finite": finite}
         return run.replace(iteration=run.iteration + 1), metrics
 
     def _round(

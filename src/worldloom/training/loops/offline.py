@@ -7,14 +7,12 @@ algorithm's numbers, is one program as well: every leaf of the learner has a lea
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from worldloom.algos.offline import OfflineAgent, Table, training_step
-from worldloom.core import draws, stack
+from worldloom.algos.offline import OfflineAgent, Table, training_steps
 from worldloom.core.checks import check_fields
 from worldloom.core.mesh import BATCH_AXIS, replicate
 from worldloom.core.types import Array, Key, PyTree, RunState
@@ -94,7 +92,15 @@ class OfflineLoop(Loop):
         """
 
         def learn(learner: PyTree, key: Key) -> tuple[PyTree, dict[str, Array]]:
-            return self._learn(learner, jax.random.fold_in(key, run.iteration), table)
+            return training_steps(
+                self.agent,
+                learner,
+                table,
+                jax.random.fold_in(key, run.iteration),
+                updates=self.updates_per_iteration,
+                batch_size=self.batch_size,
+                spread=self._spread,
+            )
 
         if run.key.ndim:
             learn = jax.vmap(learn)
@@ -106,28 +112,6 @@ class OfflineLoop(Loop):
         # Said aloud: the next call must find what this one left where it expects it.
         everywhere = NamedSharding(self.mesh, PartitionSpec())
         return jax.lax.with_sharding_constraint(result, everywhere)
-
-    def _learn(self, learner: PyTree, key: Key, table: Table) -> tuple[PyTree, dict[str, Array]]:
-        period = self.agent.period
-        keys = draws.split(key, self.updates_per_iteration).reshape(-1, period)
-
-        def one_round(learner: PyTree, keys: Key) -> tuple[PyTree, Any]:
-            rows = []
-            for turn in range(period):
-                learner, metrics = training_step(
-                    self.agent,
-                    learner,
-                    table,
-                    keys[turn],
-                    batch_size=self.batch_size,
-                    turn=turn,
-                    spread=self._spread,
-                )
-                rows.append(metrics)
-            return learner, jax.tree.map(lambda x: x.mean(0), stack.stack(rows))
-
-        learner, metrics = jax.lax.scan(one_round, learner, keys)
-        return learner, jax.tree.map(lambda x: x.mean(0), metrics)
 
     def _spread(self, index: Array) -> Array:
         if self.mesh is None:

@@ -124,7 +124,7 @@ class OnPolicyLoop(Loop):
         )
         prior_state, prior_metrics = run.prior, {}
         if prior is not None:
-            # By what it knew when this was played: a judge that learns from it first is lenient.
+            # As it was when this was played: a discriminator that learns from it first is lenient.
             reward = prior.reward(run.prior, steps, rollout.reward)
             rollout = rollout.replace(reward=reward)
             prior_key = jax.random.fold_in(key, PRIOR_KEY)

@@ -142,9 +142,14 @@ class TurnLoop(EpisodeLoop):
             jax.random.split(updates, self.agent.config.gradient_steps),
         )
 
+    def exploration(self, iteration: Array) -> Array:
+        """How much agents explore in an iteration."""
+        steps = iteration.astype(jnp.float32) * self.steps_per_iteration
+        return self.agent.config.exploration(iteration, steps)
+
     def exploring(self, iteration: Array):
         """How one agent, given as its parameters, chooses in the turn loop, and what is kept."""
-        explore = self.agent.config.exploration(iteration)
+        explore = self.exploration(iteration)
 
         def act(params, obs, key):
             return self.act(params, obs, key, explore=explore), newest_frame(self.env.spec, obs)
@@ -209,7 +214,7 @@ class TurnLoop(EpisodeLoop):
         # A loss that is NaN may mean "did not learn", so the parameters must tell.
         learned_well = is_finite(run.learner.params) & ~jnp.isinf(learned["loss"]).any()
         metrics = self.rewards(turns) | {
-            "epsilon": self.agent.config.exploration(run.iteration),
+            "epsilon": self.exploration(run.iteration),
             **{name: value.mean() for name, value in means.items()},
             **{f"agent_{name}": value for name, value in means.items()},
             "finite": jnp.isfinite(turns.reward).all() & learned_well,

@@ -32,7 +32,7 @@ class MinimalAsyncLogger:
             which are added to those that are in it.
         capacity: how many rows may wait. One more is dropped, and counted in `dropped`.
 
-    A row that the sink fails on is counted in `errors`; the first failure is told on standard
+    A row that the sink fails on is counted in `errors`; the first failure is printed on standard
     error, and the thread goes on.
     """
 

@@ -37,7 +37,7 @@ class TensorBoard(Tracker):
             name = f"{PATTERN[:-1]}{int(time.time()):010d}.{number:04d}.{socket.gethostname()}"
             self._file = (self.folder / name).open("xb")
         self._write(file_version="brain.Event:2")
-        # Readers then forget what an earlier session told from this step on: it will come again.
+        # Readers then forget what an earlier session wrote from this step on: it will come again.
         self._write(step=step, session_log=event.SessionLog(status=event.SessionLog.START))
         begun = plugin.SessionStartInfo(start_time_secs=time.time())
         for label, value in flat(settings).items():

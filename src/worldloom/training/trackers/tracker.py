@@ -5,7 +5,7 @@ A tracker is a sink whose rows are news of one run, any of
   rows: metrics, each row with the step it belongs to in the column `steps`;
   status, files: it has ended, and left these.
 It is written to by a thread of its own (`MinimalAsyncLogger`): a disk that is full or a server that
-is away costs what it was to be told, and never the training.
+is away loses what was sent to it, and never the training.
 """
 
 import sys
@@ -33,9 +33,9 @@ class Point(NamedTuple):
 
 
 class Tracker:
-    """Takes the news of a run and never raises: `failures` counts, the first one is told.
+    """Takes the news of a run and never raises: `failures` counts, the first one is printed.
 
-    What it is told is plain: numbers, text, lists and dicts.
+    What it is sent is plain: numbers, text, lists and dicts.
     """
 
     name = ""
