@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.algos import RATIOS
+
 MEANING = {
+    "algos": RATIOS,
     "grid": {
         "time_to_500": "training time to a greedy score of 500, original / ours",
         "time_to_500_tuned": "the same, against the original without its useless work",
@@ -42,6 +45,7 @@ MEANING = {
     },
 }
 PICTURE = {
+    "algos": "speed-algos.svg",
     "grid": "speed.svg",
     "arc": "speed-arc.svg",
     "robot": "speed-robot.svg",
@@ -77,6 +81,9 @@ def against(suite: str, result: dict[str, Any]) -> str:
     if suite == "robot":
         names = ("mujoco", "mujoco-mjx", "brax")
         return ", ".join(f"{name} {result['versions'].get(name, '')}" for name in names)
+    if suite == "algos":
+        peer = result["raw"].get("ppo", {}).get("rejax_runs", {}).get("facts", {})
+        return f"rejax {peer.get('version', 'none')} on jax {peer.get('jax', 'none')}"
     facts = result["raw"].get("speed", {}).get("facts", {})
     if suite == "plant":
         peer = facts.get("td3bc", {}).get("d3rlpy_1", {})

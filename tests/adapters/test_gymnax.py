@@ -102,7 +102,14 @@ def test_the_task_ending_on_the_last_step_is_termination_alone():
     assert not steps.truncated[falls - 1]
 
 
-@pytest.mark.parametrize("name", gymnax.registered_envs)
+SLOW = pytest.mark.slow
+CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Catch-bsuite")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in CLASSIC else SLOW) for n in gymnax.registered_envs],
+)
 def test_every_environment_keeps_to_its_spec_under_jit_vmap_and_scan(name, monkeypatch):
     mnist = (np.full((2, 28, 28), -56, np.int8), np.array([3, 4], np.uint8))
     monkeypatch.setattr(load_mnist, "load_mnist", lambda: (mnist, mnist))  # Gymnax downloads it

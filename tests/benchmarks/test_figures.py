@@ -35,9 +35,16 @@ def test_the_chart_is_valid_svg_with_the_values():
     assert "123x" in picture
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/grid.md"])
-def test_published_tables_are_those_of_the_result_file(page):
-    result = json.loads((ROOT / "benchmarks/results/grid.json").read_text())
+@pytest.mark.parametrize(
+    ("suite", "page", "figure"),
+    [
+        ("grid", "README.md", "time_to_500"),
+        ("grid", "docs/grid.md", "time_to_500"),
+        ("algos", "docs/command-line.md", "ppo_vs_rejax"),
+    ],
+)
+def test_published_tables_are_those_of_the_result_file(suite, page, figure):
+    result = json.loads((ROOT / f"benchmarks/results/{suite}.json").read_text())
     text = (ROOT / page).read_text()
-    assert figures.fill(text, "grid", result) == text
-    assert "| `time_to_500` |" in text
+    assert figures.fill(text, suite, result) == text
+    assert f"| `{figure}` |" in text

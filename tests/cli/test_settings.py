@@ -160,6 +160,11 @@ def test_words_take_the_type_of_their_option(words, kind, expected):
     assert type(value) is type(expected)
 
 
+def test_an_option_of_a_world_may_be_a_bare_flag():
+    assert read_request("treasurehunt", ["--world.legacy"]).given["world"]["legacy"] is True
+    assert read_request("treasurehunt", ["--no-world.legacy"]).given["world"]["legacy"] is False
+
+
 def test_flags_and_values_come_apart():
     line = "--a 1 2 --b=-3 --c -4 --d"
     assert list(flags_of(line.split())) == [

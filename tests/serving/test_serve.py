@@ -309,6 +309,14 @@ def test_a_port_that_is_taken_is_named(server):
         listen(*server[0])
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6_answers_both_kinds():
+    with listen("::", 0) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=5).close()
+
+
 def test_a_token_that_can_be_guessed_is_refused(tmp_path):
     with pytest.raises(ValueError, match="the token has 5 characters; use at least 16"):
         check(ServeConfig(tmp_path, tmp_path / "log", token="short"))

@@ -132,6 +132,26 @@ def test_a_request_that_runs_out_of_time_gets_the_emergency_action(bundle, log, 
     assert (replayed.problem, replayed.replayed, replayed.different) == (None, 3, 0)
 
 
+def test_who_has_waited_too_long_leaves_the_queue(bundle, log, usual):
+    """However long a batch takes, what waits behind it is no more than what still has time."""
+    slow = Slow(bundle.control)
+    served = dataclasses.replace(bundle, control=slow)
+
+    async def story(controller):
+        obs = usual(4)
+        busy = asyncio.create_task(controller.act("busy", obs[0]))
+        await slow.busy()
+        late = [await controller.act(f"p{i}", obs[i]) for i in range(1, 4)]
+        waiting = len(controller._asked)
+        slow.let()
+        return await busy, late, waiting
+
+    _, late, waiting = run(served, log, story, deadline=0.1)
+    assert [answer["kind"] for answer in late] == ["emergency"] * 3
+    assert waiting == 0
+    assert slow.sizes == [1], "nothing that was late is computed"
+
+
 def test_a_batch_goes_on_without_the_row_that_was_late(bundle, log, usual):
     slow = Slow(bundle.control)
 

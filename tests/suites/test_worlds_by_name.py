@@ -44,6 +44,21 @@ def test_a_maker_that_names_its_options_gets_no_others():
         suites.make("timed tag", horizn=7)
 
 
+def test_a_world_whose_own_code_fails_says_so_itself():
+    """Only with options may one of them be to blame."""
+
+    def broken(*, size: int = 3):
+        world = guess.make()
+        world.reset = lambda key, params: None + size
+        return world
+
+    suites.register("broken", broken)
+    with pytest.raises(TypeError, match="NoneType"):
+        suites.make_checked("broken", {}, "broken")
+    with pytest.raises(ValueError, match="broken: an option is not known or of the wrong type"):
+        suites.make_checked("broken", {"size": 4}, "broken")
+
+
 def test_options_of_our_worlds_are_those_of_maker_and_rules():
     names = suites.world_parameters("tag") or {}
     assert {"horizon", "num_frames", "num_agents", "it_cost"} <= names.keys()

@@ -47,6 +47,16 @@ def test_the_actions_are_what_the_agents_choose_for_what_they_saw(recorded):
         )
 
 
+def test_play_with_a_centralised_critic_is_refused(tmp_path):
+    settings = {"world": SMALL, "num_worlds": 2, "chunk": 1, "eval_episodes": 1, "record_every": 0}
+    options = {"unroll_length": 10, "num_minibatches": 1, "num_epochs": 1, "hidden": (8,)}
+    run = worldloom.train(
+        "treasurehunt", algo="mappo", steps=20, mappo=options, out=tmp_path / "run", **settings
+    )
+    with pytest.raises(ValueError, match="episodes of mappo cannot be recorded yet"):
+        record_episodes(run, episodes=1)
+
+
 def test_what_follows_is_what_was_seen_next(recorded):
     _, data, _ = recorded
     inner = ~np.asarray(data.rows.truncated)

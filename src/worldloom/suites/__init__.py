@@ -134,13 +134,18 @@ def make(name: str, **options: Any) -> "PureEnv":
 
 
 def make_checked(name: str, options: Mapping[str, Any], label: str) -> "PureEnv":
-    """A world that can be reset; an option of the wrong type is a ValueError of one line."""
+    """A world that can be reset; an option of the wrong type is a ValueError of one line.
+
+    Without options it is the world's own code that is wrong, and its own error says where.
+    """
     import jax
 
     try:
         env = make(name, **options)
         jax.eval_shape(env.reset, jax.random.key(0), env.default_params())
     except (TypeError, OverflowError) as error:
+        if not options:
+            raise
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{label}: an option is not known or of the wrong type ({reason}); "

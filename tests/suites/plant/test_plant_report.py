@@ -440,6 +440,15 @@ def test_a_page_says_what_is_missing_and_leaves_its_section_out(folder, lost, sa
     assert f">{gone}<" not in page
 
 
+def test_a_signal_without_an_end_to_its_range_is_shown(folder):
+    """JSON has no infinity: such an end is null in config.json."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["plant"]["observation"][0]["high"] = None
+    path.write_text(json.dumps(config))
+    assert "temperature, K" in charts_of(write_report(folder).read_text())
+
+
 @pytest.mark.parametrize("name", ["ope.json", "trajectories.npz", "data.npz"])
 @pytest.mark.parametrize("content", ["", "{", "[3]"])
 def test_broken_files_do_not_break_the_page(folder, name, content):

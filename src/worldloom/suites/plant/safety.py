@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core.names import suggest
-from worldloom.core.types import Array
+from worldloom.core.types import Array, Key
 from worldloom.safety.constraint_file import parse_constraints
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.suites.plant.controllers import without_memory
@@ -167,15 +167,18 @@ def safest_backup(
     least = _least_margin(world)
     if least is None or not world.plant.loops:
         return "emergency"
-    keys = jax.random.split(jax.random.key(0), STARTS)
-    starts = jax.vmap(lambda key: world.reset(key, world.params)[1].obs)(keys)
     still = world.action(jnp.asarray(list(emergency.values()), jnp.float32))
 
-    def kept(backup: Callable[[Array], Array]) -> float:
-        margins = jax.jit(jax.vmap(lambda obs: least(obs, backup, steps)))(starts)
-        return float((margins >= reserve).mean())
+    @jax.jit
+    def kept(key: Key) -> list[Array]:
+        keys = jax.random.split(key, STARTS)
+        starts = jax.vmap(lambda key: world.reset(key, world.params)[1].obs)(keys)
+        backups = (without_memory(world), lambda _: still)
+        margins = [jax.vmap(lambda obs, b=b: least(obs, b, steps))(starts) for b in backups]
+        return [(each >= reserve).mean() for each in margins]
 
-    return "loops" if kept(without_memory(world)) > kept(lambda _: still) else "emergency"
+    loops, held = kept(jax.random.key(0))
+    return "loops" if loops > held else "emergency"
 
 
 def _least_margin(
