@@ -17,8 +17,9 @@ import pytest
 from small_runs import LOOPS, write_data
 
 import worldloom
+from oracles import guess
 from worldloom import suites
-from worldloom.training.config import make_config
+from worldloom.training.config import make_config, read_header
 from worldloom.training.run import load, read_config, run_folder, train
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -265,9 +266,9 @@ def test_a_finished_run_has_nothing_left_to_do(copied, tiny, contents):
     ("changes", "message"),
     [
         ({"seed": 1}, r"was trained with other settings \(seed\)"),
-        ({"algo": "dqn"}, r"other settings \(algo, dqn, iqn\)"),
-        ({"world": {"num_agents": 3}}, r"other settings \(world\)"),
-        ({"iqn": {"gamma": 0.5}}, r"other settings \(iqn\)"),
+        ({"algo": "dqn"}, "learns with iqn; to use dqn, start a new run"),
+        ({"world": {"num_agents": 3}}, r"other settings \(world\.num_agents\)"),
+        ({"iqn": {"gamma": 0.5}}, r"other settings \(iqn\.gamma\)"),
         ({"mode": "jax_parallel"}, r"other settings \(mode\)"),
         ({"steps": 80}, "is at step 120 already; steps=80 is behind it"),
     ],
@@ -277,6 +278,16 @@ def test_a_run_is_resumed_with_its_own_settings_only(copied, tiny, changes, mess
     with pytest.raises(ValueError, match=message):
         train(GRID, tiny(**changes), copied, resume=True)
     assert contents(copied) == before
+
+
+def test_what_is_newer_than_a_run_is_as_its_algorithm_has_it_by_itself(copied):
+    """Not as the suite has it now: the run began without it."""
+    path = copied / "config.json"
+    header = json.loads(path.read_text())
+    header["config"] |= {"env": "gymnax:CartPole-v1", "algo": "dqn", "dqn": {"gamma": 0.5}}
+    path.write_text(json.dumps(header))
+    kept = read_header(copied)["config"]["dqn"]
+    assert (kept["gamma"], kept["loss"], kept["epsilon_steps"]) == (0.5, "huber", 0)
 
 
 def test_a_folder_with_something_in_it_is_not_overwritten(finished_run, tiny, contents):
@@ -326,6 +337,24 @@ def test_a_loaded_run_acts_and_is_scored(finished_run):
     for wrong, message in (({"seed": -1}, "seed=-1"), ({"episodes": 0}, "episodes=0; evaluate at")):
         with pytest.raises(ValueError, match=message):
             run.evaluate(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("env", "world"), [("treasurehunt", {"horizon": 10}), (f"{guess.__file__}:make", {})]
+)
+def test_exploration_falls_with_the_steps_of_every_loop(tmp_path, env, world):
+    options = {"epsilon_steps": 4096, "hidden": (8,), "batch_size": 4, "gradient_steps": 1}
+    run = worldloom.train(
+        env, algo="dqn", steps=3000, num_worlds=16, eval_episodes=1, world=world, dqn=options,
+        report=False, out=tmp_path / "run",
+    )  # fmt: skip
+    metrics = run.metrics()
+    explored = metrics["epsilon" if "epsilon" in metrics else "explore"]
+    assert explored[0] > explored[-1] > 0.05
+    assert run.exploration == pytest.approx(explored[-1], rel=1e-5)
+    per_iteration = run.steps / run.iteration
+    fall = (explored[0] - explored[-1]) / (len(explored) - 1)
+    assert fall == pytest.approx(0.95 * per_iteration / 4096, rel=1e-3)
 
 
 def test_a_key_of_either_kind_makes_agents_explore_as_much_as_in_training(finished_run):

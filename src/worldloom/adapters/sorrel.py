@@ -6,7 +6,6 @@ that never mix epochs, real n-step returns. `legacy=True` restores the original'
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,7 +40,16 @@ _LOOP_NAMES = ("memory_size", "n_frames", "sync_freq", "device", "seed", "legacy
 _LOOP_NAMES += ("epsilon", "epsilon_min")
 # Options of an algorithm that an object loop decides by itself, or names otherwise.
 _OF_THE_LOOP = {"legacy", "epsilon", "epsilon_decay", "epsilon_min", "buffer_size"}
-_OF_THE_LOOP |= {"gradient_steps", "unroll_length", "learning_starts"}
+_OF_THE_LOOP |= {"gradient_steps", "unroll_length", "learning_starts", "epsilon_steps"}
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """An algorithm's own options, as JSON has them."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in dataclasses.asdict(config).items()
+        if name not in _OF_THE_LOOP
+    }
 
 
 def _learner_part(name: str, missing: Callable[[Any], PyTree] = lambda learner: None) -> Any:
@@ -97,7 +105,7 @@ class JAXModel:
         self.agent, self.n_frames, self.legacy = agent, n_frames, legacy
         self.epsilon, self.epsilon_min, self.sync_freq = epsilon, epsilon_min, sync_freq
         self.device = _device(device)
-        self.features = math.prod(np.atleast_1d(input_size).tolist())
+        self.features = int(np.prod(input_size))
         config = agent.config
         init_key, self.rng_key, memory_key = jax.device_put(
             tuple(jax.random.split(_key(seed), 3)), self.device
@@ -191,11 +199,7 @@ class JAXModel:
             "memory_size": self.memory.capacity,
             "sync_freq": self.sync_freq,
             "legacy": self.legacy,
-        } | {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self.agent.config).items()
-            if name not in _OF_THE_LOOP
-        }
+        } | _options(self.agent.config)
 
     def save(self, file_path: str | os.PathLike[str]) -> None:
         """Writes everything that decides what comes next: learner, memory, keys and epsilon.
@@ -227,8 +231,10 @@ class JAXModel:
             ) from error
         if not known:
             raise ValueError(f"{file_path}: format {content['format']!r}; {FORMAT!r} is known here")
-        saved, ours = content["settings"], self.settings()
-        names = [n for n in {**saved, **ours} if saved.get(n) != ours.get(n)]
+        # What is newer than the file was as it is by default.
+        saved = _options(type(self.agent.config)()) | content["settings"]
+        ours = self.settings()
+        names = [n for n in sorted({**saved, **ours}) if saved.get(n) != ours.get(n)]
         if names:
             differences = ", ".join(f"{n}={saved.get(n)} (here {ours.get(n)})" for n in names)
             raise ValueError(

@@ -90,7 +90,7 @@ class EpsilonGreedyConfig(OffPolicyConfig):
     def exploration(self, iteration: Int[Array, ""], steps: Float[Array, ""]) -> Float[Array, ""]:
         """The chance of a random action after so many iterations and steps."""
         if self.epsilon_steps:
-            gone = jnp.minimum(steps / self.epsilon_steps, 1.0)
+            gone = jnp.minimum(steps / float(self.epsilon_steps), 1.0)
             return self.epsilon + gone * (self.epsilon_min - self.epsilon)
         decayed = self.epsilon * (1.0 - self.epsilon_decay) ** iteration.astype(jnp.float32)
         return jnp.maximum(decayed, self.epsilon_min)

@@ -107,7 +107,7 @@ def collect(
         lambda final_obs: agent.value(state, final_obs),
         next_value.reshape(-1),
         merge_axes(steps.final_obs),
-        # Few at a time where there are few steps: seldom is more than one of them cut short.
+        # Few at a time where there are few steps: no more than are cut short are worth valuing.
         min(TRUNCATED_CHUNK, max(16, steps.truncated.size // 16)),
     ).reshape(next_value.shape)
     played = (obs, action, extras.log_prob, extras.value, steps.reward)
@@ -328,7 +328,7 @@ def anneal(start: float, end: float, updates: Int[Array, ""], over: int) -> Floa
     """A number that falls in a line from `start` to `end` over so many updates; 0 keeps it."""
     if not over:
         return jnp.float32(start)
-    return start + jnp.minimum(updates / over, 1.0) * (end - start)
+    return start + jnp.minimum(updates / float(over), 1.0) * (end - start)
 
 
 def weighted_mean(weight: Float[Array, " n"] | None) -> Callable[[Array], Array]:

@@ -230,8 +230,8 @@ def read_header(folder: str | Path) -> dict[str, Any]:
         header = json.loads(path.read_text(encoding="utf-8"))
         settings = dict(header["config"])
         if header.get("format") == FORMAT:
-            _ = header["suite"], settings["env"], settings["algo"]  # which all others need
-            return header
+            _ = header["suite"], settings["env"]  # which all others need
+            return header | {"config": _completed(settings)}
         version = header.get("versions", {}).get("worldloom", "0.1")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -242,6 +242,17 @@ def read_header(folder: str | Path) -> dict[str, Any]:
         f"{folder} was written by worldloom {version}, whose runs this version cannot read; "
         "train again, or look at it with that version"
     )
+
+
+def _completed(kept: dict[str, Any]) -> dict[str, Any]:
+    """Kept settings, with what is newer than they are as the algorithm has it by itself.
+
+    Not as its suite has it now: a run goes on with what it began with.
+    """
+    algorithm, group = algos.get(str(kept["algo"])), {}
+    if isinstance(kept.get(algorithm.name, {}), Mapping):  # else `make_config` says what is wrong
+        group[algorithm.name] = _flat(algorithm.config()) | kept.get(algorithm.name, {})
+    return kept | group
 
 
 # Values ----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The one run: trained, resumed or loaded, with the same face in all three."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -113,10 +113,9 @@ class Run:
     @property
     def exploration(self) -> float:
         """How much the last iteration explored: epsilon, or 1 where the policy is sampled."""
-        schedule = getattr(self.config.hyper, "exploration", None)
+        schedule = getattr(getattr(self.trainer, "loop", None), "exploration", None)
         last = jax.numpy.int32(max(self.iteration - 1, 0))
-        steps = jax.numpy.float32(max(self.steps - 1, 0))
-        return 1.0 if schedule is None else float(schedule(last, steps))
+        return 1.0 if schedule is None else float(schedule(last))
 
     @cached_property
     def _act_jit(self):
@@ -241,11 +240,21 @@ def check_resumable(folder: Path, kept: TrainConfig, given: TrainConfig) -> None
         return
     old, new = kept.to_dict(), given.to_dict()
     names = sorted((old.keys() | new.keys()) - set(kept.cadence))
-    differs = [name for name in names if old.get(name) != new.get(name)]
+    if given.algo != kept.algo:
+        raise ValueError(f"{folder} learns with {kept.algo}; to use {given.algo}, start a new run")
+    differs = [n for name in names for n in _different(name, old.get(name), new.get(name))]
     raise ValueError(
         f"{folder} was trained with other settings ({', '.join(differs)}); "
         "resume it with its own, or start a new run"
     )
+
+
+def _different(name: str, old: Any, new: Any) -> list[str]:
+    """Dotted names of what differs, at every depth."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = sorted(old.keys() | new.keys())
+        return [d for n in names for d in _different(f"{name}.{n}", old.get(n), new.get(n))]
+    return [] if old == new else [name]
 
 
 # Train and load ----------------------------------------------------------------------------------

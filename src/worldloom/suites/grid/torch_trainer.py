@@ -120,6 +120,7 @@ def object_options(config: TrainConfig, env: PureEnv) -> dict[str, Any]:
         "iqn.act_levels=random": iqn.act_levels == "random",
         "iqn.max_grad_norm=1": iqn.max_grad_norm == 1.0,
         "iqn.sync_epochs of 1 or more": iqn.sync_epochs > 0,
+        "iqn.epsilon_steps=0": iqn.epsilon_steps == 0,
     }
     missing = [name for name, holds in fixed.items() if not holds]
     if missing:

@@ -25,6 +25,8 @@ BY_ALGORITHM: dict[str, Mapping[str, Any]] = {
             "num_epochs": 10,
             "num_minibatches": 8,
             "learning_rate": 1e-3,
+            "anneal_updates": 240,
+            "final_learning_rate": 1e-4,
             "normalise_observations": True,
         }
     },

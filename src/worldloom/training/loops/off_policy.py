@@ -92,6 +92,11 @@ class StepLoop(Loop):
         assert isinstance(space, Box)
         return 2.0 * draws.uniform(key, (self.num_worlds, *space.shape)) - 1.0
 
+    def exploration(self, iteration: Array) -> Array:
+        """How much the agent explores at the end of an iteration."""
+        played = (iteration.astype(jnp.float32) + 1.0) * self.steps_per_iteration
+        return self.agent.config.exploration(iteration, played - self.steps_per_round)
+
     def iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
         """`rounds` rounds of playing and learning, to be compiled as one program."""
         keys = draws.split(jax.random.fold_in(run.key, run.iteration), self.rounds)
