@@ -231,6 +231,17 @@ def test_train_writes_a_run_and_says_where(call, tmp_path, finished_run):
     assert [row["iteration"] for row in rows] == list(range(1, 8))
 
 
+@pytest.mark.slow
+def test_a_profile_is_in_the_run_folder_and_nowhere_if_the_run_is_refused(call):
+    assert call(f"train {TINY} --profile --no-report --out here")[0] == 0
+    (folder,) = Path("here").iterdir()
+    assert list((folder / "profile").rglob("*.xplane.pb"))
+    code, _, said = call(f"train {TINY} --iqn.buffer-size 3 --profile --out there")
+    assert code == 2
+    assert "buffer_size=3 cannot hold an episode" in said
+    assert not Path("there").exists()
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """What `train` is asked for, without training."""

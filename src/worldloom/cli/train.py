@@ -3,7 +3,6 @@
 import shlex
 import shutil
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ class Flags:
     report: bool = True  # make pictures and report.html
     json: bool = False  # print the result as JSON
     quiet: bool = False  # no progress bar, and nothing at the end but what --json asks for
-    profile: bool = False  # write a jax.profiler trace into the run folder
+    profile: bool = False  # write a jax.profiler trace of the first two chunks into the run folder
     coordinator: str = ""  # host:port of the first of several processes
     num_processes: int = 0  # how many there are; a scheduler tells this by itself
     process_id: int = 0  # which of them this is, from 0
@@ -85,28 +84,25 @@ def _use_devices(flags: Flags, settings: list[str]) -> bool:
 
 
 def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int:
-    import jax
-
     from worldloom.core import mesh
-    from worldloom.training.progress import ShowProgress
+    from worldloom.training.progress import ProfileTrace, ShowProgress
     from worldloom.training.run import run_folder, train
     from worldloom.training.tracking import tracking_hooks
 
     folder = Path(flags.resume) if flags.resume else run_folder(Path(flags.out), config)
     hooks = [*([] if flags.quiet else [ShowProgress()]), *tracking_hooks(flags.track, folder)]
+    hooks += [ProfileTrace()] if flags.profile else []
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
-    watched = jax.profiler.trace(str(folder / "profile")) if flags.profile else nullcontext()
     try:
-        with watched:
-            run = train(
-                suite,
-                config,
-                folder,
-                resume=bool(flags.resume),
-                report=flags.report,
-                hooks=hooks,
-                command=command,
-            )
+        run = train(
+            suite,
+            config,
+            folder,
+            resume=bool(flags.resume),
+            report=flags.report,
+            hooks=hooks,
+            command=command,
+        )
     except KeyboardInterrupt:
         if not (folder / "config.json").exists():
             raise

@@ -1,10 +1,11 @@
-"""A progress bar while a run trains, and hooks that show it."""
+"""Watching a run while it trains: a progress bar, a profile."""
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -62,6 +63,30 @@ class ShowProgress(Hook):
     def close(self) -> None:
         if self._bar:
             self._bar.close()
+
+
+class ProfileTrace(Hook):
+    """A jax.profiler trace of the first two chunks, in `profile/` of the run folder.
+
+    Of no more: a small program leaves a million events a second, and all are kept in memory.
+    """
+
+    def __init__(self):
+        self._chunks = 0
+
+    def on_start(self, run: Run) -> None:
+        jax.profiler.start_trace(str(run.folder / "profile"))
+        self._chunks = 2
+
+    def on_iterations(self, run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._chunks == 1:
+            self.close()
+        self._chunks = max(self._chunks - 1, 0)
+
+    def close(self) -> None:
+        if self._chunks:
+            jax.profiler.stop_trace()
+        self._chunks = 0
 
 
 def _summary(row: Mapping[str, Any]) -> str:
