@@ -192,7 +192,7 @@ def test_another_pair_can_be_played_without_seeing_its_output(play):
 
 def test_a_server_that_is_gone_is_told(play):
     with play(TASK, watched=False) as (view, _):
-        view.route("**/api/*", lambda route: route.abort())
+        view.context.set_offline(True)
         view.keyboard.press("1")
         wait_for_status(view, "the server does not answer")
         assert np.array_equal(grid_on_page(view), INPUT)  # and nothing is shown as done
