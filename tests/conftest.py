@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -112,19 +113,27 @@ def optimised_where_it_pays(request):
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+@pytest.fixture(scope="session")
+def forget_programs():
+    """forget_programs(): forgets all compiled programs if this process has grown large."""
+
+    def forget() -> None:
+        if "jax" in sys.modules and _resident_mb() > MOST_MEMORY_MB:
+            import jax
+
+            jax.clear_caches()
+            gc.collect()
+            with suppress(OSError, AttributeError):  # another system's C library
+                ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+    return forget
+
+
 @pytest.fixture(scope="module", autouse=True)
-def bounded_memory():
+def bounded_memory(forget_programs):
     """Compiled programs of one file are forgotten after it, before a worker grows large."""
     yield
-    import sys
-
-    if "jax" in sys.modules and _resident_mb() > MOST_MEMORY_MB:
-        import jax
-
-        jax.clear_caches()
-        gc.collect()
-        with suppress(OSError, AttributeError):  # another system's C library
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
+    forget_programs()
 
 
 def _resident_mb() -> float:

@@ -19,13 +19,13 @@ SMALL = {"hidden": (64, 64), "normalise_observations": True, "buffer_size": 10_0
 RATES = {"actor_rate": 1e-3, "critic_rate": 1e-3, "batch_size": 100, "learning_starts": 1000}
 FAST_RATES = {"actor_rate": 1e-2, "critic_rate": 1e-2, "temperature_rate": 1e-2, "tau": 0.02}
 
-# Without settings: what `worldloom train` does if nothing is said. IQN is not here: by default it
-# learns CartPole from some seeds only.
+# Without settings: what `worldloom train` does if nothing is said.
 TASKS = {
     "ppo": ("ppo", *CARTPOLE, {}),
     "ppo, continuous": ("ppo", *PENDULUM, {}),
     "pqn": ("pqn", *CARTPOLE, {}),
     "dqn": ("dqn", *CARTPOLE, {}),
+    "iqn": ("iqn", *CARTPOLE, {}),
     "td3": ("td3", *PENDULUM, ALONE | {"td3": SMALL | RATES | {"tau": 0.05}}),
     "sac": ("sac", *PENDULUM, ALONE | {"sac": SMALL | FAST_RATES | {"learning_starts": 256}}),
 }

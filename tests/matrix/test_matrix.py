@@ -51,13 +51,6 @@ def settings(suite: str, world: str, algo: str) -> dict:
     return merge(COMMON | {"env": world, "algo": algo, algo: options}, SMALL[suite])
 
 
-def two_chunks(suite, given: dict):
-    """The settings of a run of two chunks."""
-    config = make_config(suite, given)
-    trainer = make_trainer(config, suite.problem(config, None))
-    return replace(config, steps=2 * trainer.steps_per_iteration)
-
-
 def assert_same(one, other):
     flat, _ = jax.tree_util.tree_flatten_with_path(one)
     for (path, x), y in zip(flat, jax.tree.leaves(other), strict=True):
@@ -85,10 +78,10 @@ def constraints(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def forget():
-    """Two hundred pairs share no program: what one compiled is forgotten after it."""
+def forget(forget_programs):
+    """Two hundred pairs share small programs only: the large ones must not pile up."""
     yield
-    jax.clear_caches()
+    forget_programs()
 
 
 @pytest.mark.parametrize(("name", "world", "algo"), PAIRS, ids=lambda value: str(value))
@@ -109,7 +102,7 @@ def test_an_algorithm_trains_in_a_world_or_is_refused(name, world, algo, constra
                 check_fit(config, problem)
         return
     try:
-        config = two_chunks(suite, given)
+        config = replace(config, steps=2 * make_trainer(config, problem).steps_per_iteration)
     except ValueError as error:  # what only the agent itself can tell, such as its network
         reason = str(error)
     if reason is not None:

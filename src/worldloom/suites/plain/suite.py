@@ -40,7 +40,18 @@ BY_ALGORITHM: dict[str, Mapping[str, Any]] = {
             "target_rate": 0.005,
         },
     },
-    "iqn": {"num_worlds": 10, "iqn": {"gamma": 0.99, "buffer_size": 50_000, "gradient_steps": 1}},
+    "iqn": {
+        "num_worlds": 10,
+        "iqn": {
+            "gamma": 0.99,
+            "buffer_size": 50_000,
+            "gradient_steps": 1,
+            "num_quantiles": 8,
+            "act_quantiles": 32,  # with 4 midpoints, falls rarer than one in eight are not seen
+            "learning_rate": 5e-4,
+            "target_rate": 0.02,
+        },
+    },
     "sac": {
         "steps": 60_000,
         "num_worlds": 4,
