@@ -6,6 +6,7 @@ Records that were written together end at number `until`, so that a torn group s
 hash is the sha256 of its line without `,"hash":"..."}`: it can be checked without a parser. Kinds:
 
     start      a server begins: the policy's digest, batch sizes, versions, signals with units
+    segment    a file begins: every plant's memory, and what was noted at the last start
     act        the filter answered: plant, observation, memory before and after, key, batch, actions
     unused     a row that was computed with others but had been answered by an emergency action
     emergency  the action that the memory held ready was answered: out of time, or a failure
