@@ -91,6 +91,8 @@ def test_answers_come_out_again_over_segments_and_starts(bundle, usual, tmp_path
     async def story(step):
         controller = Controller(bundle, Journal(log, "none", 4000), Limits(deadline=5.0))
         await controller.open()
+        for i in range(0 if step else 3):
+            await controller.reset(f"p{i}", np.asarray([0.1, -0.1], np.float32))
         answers = [await controller.act(f"p{i}", row) for i, row in enumerate(usual(3, step))]
         await controller.override("p1", np.asarray([0.1 * step, 0.2], np.float32))
         await controller.close()

@@ -211,7 +211,7 @@ def test_a_log_that_was_chained_anew_is_found_by_its_head(log):
 def test_a_forged_snapshot_is_found(log):
     def forge(row):
         if row["kind"] == "segment":
-            row["plants"]["a"]["step"] += 1
+            row["plants"]["a"]["after"]["step"] += 1
 
     rewrite(log, forge)
     head_path(log).unlink()

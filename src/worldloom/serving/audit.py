@@ -65,7 +65,7 @@ def walk(
     """
     if not segments_of(path):
         raise ValueError(f"{path}: there is no such log")
-    memories: dict[str, Any] = {}  # plant -> after its last record
+    latest: dict[str, Any] = {}  # plant -> its last record
     head_found, seq = head is None, 0
     try:
         known = read_head(path)  # before the log: a server that goes on writing moves both
@@ -75,7 +75,7 @@ def walk(
         for _, lines in groups(segments, known):
             seq = lines[0][0].seq
             group = [Record(line, json.loads(raw)) for line, raw in lines]
-            _check_group(group, result, memories, policy)
+            _check_group(group, result, latest, policy)
             visit(group)
             result.records += len(group)
             result.head = group[-1].line.hash
@@ -92,7 +92,7 @@ def walk(
 
 
 def _check_group(
-    group: list[Record], result: Verification, memories: dict[str, Any], policy: str | None
+    group: list[Record], result: Verification, latest: dict[str, Any], policy: str | None
 ) -> None:
     batch = [record for record in group if record.line.kind in ("act", "unused")]
     for i, (line, content) in enumerate(batch):
@@ -107,11 +107,11 @@ def _check_group(
         elif line.kind == "segment":
             if not result.records:  # what was before is elsewhere
                 result.policy, result.follows = named, line.prev
-            elif memories != content["plants"]:
+            elif latest != content["plants"]:
                 raise LogProblem(
                     f"record {line.seq}: its snapshot is not what the records before left behind"
                 )
-            memories |= content["plants"]
+            latest |= content["plants"]
             result.plants |= content["plants"].keys()
         expected = policy or result.policy
         if named != expected:
@@ -120,13 +120,13 @@ def _check_group(
             )
         if line.kind not in MOVES or line.plant is None:
             continue
-        before = memories.get(line.plant)
-        if before is not None and before != content["memory"]:
+        before = latest.get(line.plant)
+        if before is not None and before["after"] != content["memory"]:
             raise LogProblem(
                 f"record {line.seq}: the memory of plant {line.plant} is not what the record "
                 "before left behind"
             )
-        memories[line.plant] = content["after"]
+        latest[line.plant] = content
         result.plants.add(line.plant)
         result.answers += line.kind in ("act", "emergency")
         result.filter_emergencies += line.kind == "act" and content["report"]["emergency"]

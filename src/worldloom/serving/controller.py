@@ -92,7 +92,7 @@ class Controller:
 
     async def open(self) -> None:
         """Recovers the plants from the log, notes the start in it, and answers from now on."""
-        self.plants.recover(self.journal.recovered.memories)
+        self.plants.recover(self.journal.recovered.latest)
         note = {
             "time": time.time(),
             "policy": self.bundle.digest,

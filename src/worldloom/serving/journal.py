@@ -20,6 +20,7 @@ what the system had not written yet if the machine does.
 """
 
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from worldloom.core.files import atomic_path
-from worldloom.serving.records import MOVES, encode
+from worldloom.serving.records import MOVES, encode, encode_snapshot
 from worldloom.serving.segments import (
     NOTHING,
     LogProblem,
@@ -102,7 +103,7 @@ class Journal:
         self.size, self._snapshot = self.recovered.end, self.recovered.snapshot
         self.seq, self.hash = self.recovered.newest
         # What the snapshot at the start of the next segment is made of.
-        self._start, self._memories = self.recovered.start, dict(self.recovered.memories)
+        self._start, self._latest = self.recovered.start, dict(self.recovered.latest)
 
     def append(self, records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Written]:
         """Writes a group of records (kind, content), all or none; where they are in the log.
@@ -132,11 +133,11 @@ class Journal:
             except OSError as error:
                 self._take_back(error)
                 raise OSError(f"{self.path} cannot be written: {error}") from error
-            for kind, content in records:
+            for (kind, content), line in zip(records, lines, strict=True):
                 if kind in MOVES:
-                    self._memories[content["plant"]] = content["after"]
+                    self._latest[content["plant"]] = line
                 elif kind == "start":
-                    self._start = dict(content)
+                    self._start = line
             self._advance(written[-1], self.size + sum(map(len, lines)))
             return written
 
@@ -192,14 +193,10 @@ class Journal:
     def _next_segment(self) -> None:
         """Begins a segment. Where that fails, the one before goes on: plants need their answers."""
         segment = segment_of(self.path, self._open.segment.number + 1)
-        content = {
-            "time": time.time(),
-            "policy": (self._start or {}).get("policy"),
-            "start": self._start,
-            "plants": self._memories,
-        }
+        start = self._start or b"null\n"
+        content = {"time": time.time(), "policy": (json.loads(start) or {}).get("policy")}
         newest, new = self.seq + 1, None
-        line, digest = encode(newest, newest, self.hash, "segment", content)
+        line, digest = encode_snapshot(newest, self.hash, content, start, self._latest)
         self._sync_head()  # on the disk it is never older than the last segment
         try:
             if segment.path.exists():

@@ -2,9 +2,9 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,10 +76,10 @@ class Plants:
         wished = overridden(self._start, self._start["previous"])
         restarted(bundle, overridden(wished, None), None)
 
-    def recover(self, memories: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes over the memories, by plant, that a log leaves behind."""
-        for name, memory in memories.items():
-            self._known[name] = self._make(name, memory_array(memory), 0.0)
+    def recover(self, latest: Mapping[str, bytes]) -> None:
+        """Takes over the memories that the last records of a log, by plant, leave behind."""
+        for name, line in latest.items():
+            self._known[name] = self._make(name, memory_array(json.loads(line)["after"]), 0.0)
 
     def find(self, name: str, now: float) -> Plant:
         """The plant with this id; Refused where it asks too often or is one too many."""

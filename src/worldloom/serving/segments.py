@@ -4,9 +4,9 @@
     audit.jsonl.000001    segment 1: goes on after the last record of segment 0
     audit.jsonl.head      number and hash of the newest record: shows that none is gone
 
-One chain of hashes runs through all segments. Each but segment 0 begins with a snapshot of every
-plant's memory, so that reading can begin with any of them: a server reads the last one when it
-starts, and those before it may be kept elsewhere.
+One chain of hashes runs through all segments. Each but segment 0 begins with a snapshot, which is a
+record that holds the last record of every plant: reading can begin with any segment. A server reads
+the last one when it starts, and those before it may be kept elsewhere.
 """
 
 import glob
@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from worldloom.serving.records import FIRST, MOVES, Line, check_line
+from worldloom.serving.records import FIRST, MOVES, Line, as_line, check_line
 
 _SEGMENT = re.compile(r"(.+)\.(\d{6,})")
 _HEAD_FILE = re.compile(rb'\{"seq": *(-?\d+),"hash":"([0-9a-f]{64})"\}\n')
@@ -65,8 +65,8 @@ class Tail:
     size: int = 0  # bytes that it has
     snapshot: int = 0  # bytes of the snapshot that it begins with
     newest: Written = NOTHING
-    start: dict[str, Any] | None = None  # what was noted at the last start of a server
-    memories: dict[str, Any] = field(default_factory=dict)  # plant -> as its last record left it
+    latest: dict[str, bytes] = field(default_factory=dict)  # plant -> the line that moved it last
+    start: bytes | None = None  # the line of the last start
     broken: str | None = None  # why what follows cannot be a torn tail
 
 
@@ -113,7 +113,10 @@ def read_head(path: str | Path) -> Written | None:
     file = head_path(path)
     if not file.is_file():
         return None
-    parts = _HEAD_FILE.fullmatch(file.read_bytes())
+    content, again = file.read_bytes(), b""
+    while content != again:  # a server may be writing it
+        content, again = file.read_bytes(), content
+    parts = _HEAD_FILE.fullmatch(content)
     if parts is None:
         raise LogProblem(f"{file.name} does not hold the number and hash of a record")
     return Written(int(parts[1]), parts[2].decode())
@@ -125,25 +128,21 @@ def read_head(path: str | Path) -> Written | None:
 def scan(segment: Segment, head: Written | None = None) -> Tail:
     """Reads a log's last segment: every hash, every link, and where its whole groups end."""
     tail = Tail(size=segment.path.stat().st_size)
-    latest: dict[str, bytes] = {}  # parsed at the end: plants have many records
     try:
         for end, group in groups([segment], head):
             tail.end, tail.newest = end, Written(group[-1][0].seq, group[-1][0].hash)
             for line, raw in group:
                 if line.kind in MOVES and line.plant is not None:
-                    latest[line.plant] = raw
+                    tail.latest[line.plant] = raw
                 elif line.kind == "start":
-                    tail.start = json.loads(raw)
+                    tail.start = raw
                 elif line.kind == "segment":
                     content = json.loads(raw)
-                    tail.snapshot, tail.start, tail.memories = (
-                        end,
-                        content["start"],
-                        content["plants"],
-                    )
+                    tail.snapshot, start = end, content["start"]
+                    tail.start = None if start is None else as_line(start)
+                    tail.latest = {name: as_line(x) for name, x in content["plants"].items()}
     except LogProblem as problem:
         tail.broken = None if problem.torn else str(problem)
-    tail.memories |= {plant: json.loads(raw)["after"] for plant, raw in latest.items()}
     return tail
 
 

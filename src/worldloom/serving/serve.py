@@ -1,6 +1,7 @@
 """A server from a bundle: everything is checked and compiled before it listens."""
 
 import gc
+import json
 import signal
 import socket
 import sys
@@ -73,7 +74,7 @@ def same_policy(journal: Journal, bundle: Bundle) -> None:
     """A ValueError where a log's memories are those of another policy."""
     if journal.recovered.start is None:
         return
-    policy = journal.recovered.start["policy"]
+    policy = json.loads(journal.recovered.start)["policy"]
     if policy != bundle.digest:
         raise ValueError(
             f"{journal.path} is the log of policy {policy[:12]}, {bundle.folder} holds "
