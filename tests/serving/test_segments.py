@@ -183,15 +183,19 @@ def test_a_segment_without_its_snapshot_is_found(log):
 
 def rewrite(log, change):
     """Applies `change(row)` to every record and chains them anew, as a forger would."""
-    previous = "0" * 64
+    previous, latest = "0" * 64, {}
     for segment in segments_of(log):
         lines = []
         for row in map(json.loads, lines_of(segment)):
+            if row["kind"] == "segment":
+                row["plants"] = dict(latest)
             change(row)
             names = ("seq", "until", "prev", "kind", "hash")
             content = {k: v for k, v in row.items() if k not in names}
             line, previous = encode(row["seq"], row["until"], previous, row["kind"], content)
             lines.append(line)
+            if "plant" in row:
+                latest[row["plant"]] = json.loads(line)
         segment.path.write_bytes(b"".join(lines))
 
 
