@@ -215,9 +215,10 @@ class Journal:
             return
         if self.fsync != "none":
             _sync_folder(self.path.parent)
-        os.close(self._open.file)
-        self._open, self._snapshot = new, len(line)
+        former, self._open, self._snapshot = self._open.file, new, len(line)
         self._advance(Written(newest, digest), len(line))
+        with contextlib.suppress(OSError):
+            os.close(former)
 
     # Beginning and end ---------------------------------------------------------------------------
 
