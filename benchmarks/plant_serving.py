@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from worldloom.serving.segments import groups, segments_of
+
 WORLDLOOM = (sys.executable, "-m", "worldloom")
 # Shares of the rate that clients who ask again at once reach; the first that a server sustains
 # without an error, an answer too late for its deadline or a queue that grows is its capacity.
@@ -207,8 +209,7 @@ def verify(log: Path, *more: str) -> dict[str, Any]:
 
 def recorded(log: Path) -> dict[int, str]:
     """Number and hash of every record of a log that is not torn."""
-    with log.open(encoding="utf-8") as lines:
-        return {row["seq"]: row["hash"] for row in map(json.loads, lines)}
+    return {line.seq: line.hash for _, group in groups(segments_of(log)) for line, _ in group}
 
 
 # Measurements ------------------------------------------------------------------------------------
@@ -278,7 +279,8 @@ def capacity(
             "log_complete": found["answers"] == len(answered)
             and all(records.get(seq) == digest for seq, digest in answered.items()),
             "log_sound": found["sound"],
-            "log_bytes_an_answer": log.stat().st_size / max(found["answers"], 1),
+            "log_bytes_an_answer": sum(s.path.stat().st_size for s in segments_of(log))
+            / max(found["answers"], 1),
         }
 
 

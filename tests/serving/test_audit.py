@@ -13,6 +13,7 @@ from worldloom.serving.controller import Controller, Limits
 from worldloom.serving.journal import Journal
 from worldloom.serving.records import encode
 from worldloom.serving.replay import replay_log
+from worldloom.serving.segments import segments_of
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,52 @@ def test_a_log_that_was_left_alone_is_sound(kept, bundle):
     assert found.policy == bundle.digest
     start = json.loads(kept.read_text().splitlines()[0])
     assert start["signals"] == bundle.manifest["signals"]  # what numbers mean is on record, too
+
+
+def test_emergency_actions_of_the_filter_and_late_answers_are_counted_apart(kept, log, bundle):
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    acts = sum(row["kind"] == "act" and row["report"]["emergency"] for row in rows)
+    assert acts >= 3  # p2 was blind three times
+    for found in (verify_log(kept), replay_log(kept, bundle)):
+        assert (found.filter_emergencies, found.late_emergencies) == (acts, 0)
+
+    async def late():
+        controller = Controller(bundle, Journal(log, "none"), Limits(deadline=1e-6))
+        await controller.open()
+        await controller.act("p0", np.zeros(3, np.float32))
+        await controller.close()
+
+    asyncio.run(late())
+    for found in (verify_log(log), replay_log(log, bundle)):
+        assert (found.filter_emergencies, found.late_emergencies) == (acts, 1)
+        assert (found.problem, found.answers) == (None, 20)
+
+
+def test_answers_come_out_again_over_segments_and_starts(bundle, usual, tmp_path):
+    log = tmp_path / "audit.jsonl"
+
+    async def story(step):
+        controller = Controller(bundle, Journal(log, "none", 4000), Limits(deadline=5.0))
+        await controller.open()
+        for i in range(0 if step else 3):
+            await controller.reset(f"p{i}", np.asarray([0.1, -0.1], np.float32))
+        answers = [await controller.act(f"p{i}", row) for i, row in enumerate(usual(3, step))]
+        await controller.override("p1", np.asarray([0.1 * step, 0.2], np.float32))
+        await controller.close()
+        return answers
+
+    for step in range(4):
+        for answer in asyncio.run(story(step)):
+            assert answer["content"]["memory"]["step"] == step  # nothing was forgotten
+    segments = segments_of(log)
+    assert len(segments) > 3
+    whole = replay_log(log, bundle)
+    assert (whole.problem, whole.replayed, whole.different, whole.starts) == (None, 12, 0, 4)
+    segments[0].path.unlink()
+    for path in (log, segments[2].path):
+        found = replay_log(path, bundle)
+        assert (found.problem, found.different) == (None, 0)
+        assert 0 < found.replayed < 12
 
 
 def test_every_answer_comes_out_again_bit_for_bit(kept, bundle):
@@ -188,7 +235,12 @@ def test_the_commands_tell_and_return_what_they_found(kept, log, bundle_folder, 
     told = json.loads(capsys.readouterr().out)
     assert (told["sound"], told["answers"], told["plants"]) == (True, 19, 3)
     assert command(["replay", str(kept), str(bundle_folder)]) == 0
-    assert "19 answers come out again bit for bit" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "19 answers come out again bit for bit" in out
+    assert "agrees, up to record 22" in out
+    assert "all, 0 to 0" in out
+    assert command(["verify", str(log)]) == 0
+    assert "none: whether records were cut off at the end is not known" in capsys.readouterr().out
     log.write_bytes(kept.read_bytes().replace(b'"reason"', b'"raisin"').replace(b"0.1", b"0.2", 1))
     assert command(["verify", str(log)]) == 1
     assert "is not that of its content" in capsys.readouterr().err

@@ -281,6 +281,7 @@ def test_many_clients_at_once_get_answers_that_are_all_on_record(server, client_
         (["--token-file", "nowhere"], "--token-file nowhere cannot be read"),
         (["--token-file", "nowhere", "--no-token"], "exclude each other"),
         (["--no-token", "--deadline", "0"], "deadline=0.0; it must be positive"),
+        (["--no-token", "--segment-mb", "0"], "segment_mb=0.0; it must be positive"),
         (["--no-token", "--body-bytes", "0"], "body_bytes=0; it must be at least 1"),
         (["--no-token"], "is no bundle of a policy"),
     ],

@@ -11,6 +11,7 @@ pytest.importorskip("uvicorn")
 from benchmarks import plant_serving
 from worldloom.serving.audit import verify_log
 from worldloom.serving.replay import replay_log
+from worldloom.serving.segments import segments_of
 
 pytestmark = pytest.mark.slow
 
@@ -21,17 +22,20 @@ def quick(monkeypatch, compiled_once):
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
-@pytest.mark.slow
-def test_a_server_that_is_killed_under_load_loses_no_answer(bundle_folder, bundle, tmp_path):
+@pytest.mark.parametrize("megabytes", ["64", "0.003"])
+def test_a_server_that_is_killed_under_load_loses_no_answer(
+    bundle_folder, bundle, tmp_path, megabytes
+):
     log = tmp_path / "audit.jsonl"
     acknowledged = {}
     for _ in range(2):
-        with plant_serving.Server(bundle_folder, log, ["--fsync", "none"]) as server:
+        options = ["--fsync", "none", "--segment-mb", megabytes]  # of 3 kB: a few answers each
+        with plant_serving.Server(bundle_folder, log, options) as server:
             found = asyncio.run(plant_serving._load_and_kill(server, 8, 0.3))
         assert len(found.seconds) > 10
         acknowledged |= found.acknowledged
     # A tail as a power failure would leave it, on top of what the kill left.
-    with log.open("ab") as file:
+    with segments_of(log)[-1].path.open("ab") as file:
         file.write(b'{"seq":99999,"until":1')
     with plant_serving.Server(bundle_folder, log) as server:
         load = asyncio.run(plant_serving.load(server.url, server.token, connections=4, seconds=0.3))
@@ -41,7 +45,9 @@ def test_a_server_that_is_killed_under_load_loses_no_answer(bundle_folder, bundl
     assert "torn off by a crash" in server.noise.read_text()
     assert list(tmp_path.glob("audit.jsonl.torn-*"))
     assert verify_log(log).problem is None
-    assert json.loads(log.read_text().splitlines()[-1])["kind"] == "stop"
+    segments = segments_of(log)
+    assert json.loads(segments[-1].path.read_text().splitlines()[-1])["kind"] == "stop"
+    assert (len(segments) > 5) == (megabytes != "64")
     records = plant_serving.recorded(log)
     assert all(records[seq] == digest for seq, digest in acknowledged.items())
     replayed = replay_log(log, bundle)

@@ -19,7 +19,7 @@ class Verify:
     """check that an audit log is whole and unchanged"""
 
     log: Log
-    """An audit log of `worldloom serve`."""
+    """An audit log of `worldloom serve`, or a segment of one, to begin with that."""
     bundle: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")] = None
     """The bundle whose policy the answers must name."""
     head: str | None = None
@@ -33,7 +33,7 @@ class Replay:
     """compute every answer in an audit log again and compare"""
 
     log: Log
-    """An audit log of `worldloom serve`."""
+    """An audit log of `worldloom serve`, or a segment of one, to begin with that."""
     bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
     """The bundle that was served."""
     tolerance: float = 0.0
@@ -79,8 +79,25 @@ def _show(facts: dict[str, Any], as_json: bool, good: str) -> int:
     if as_json:
         console.print_json(facts)
     elif facts["sound"]:
-        shown = ("records", "answers", "emergencies", "plants", "starts", "policy", "head")
-        console.facts(good, {name: facts[name] for name in shown})
+        names = ("records", "answers", "filter_emergencies", "late_emergencies", "plants", "starts")
+        console.facts(good, {n: facts[n] for n in names} | _extent(facts) | _heads(facts))
     else:
         print(f"{facts['path']}: {facts['problem']}", file=sys.stderr)
     return 0 if facts["sound"] else 1
+
+
+def _extent(facts: dict[str, Any]) -> dict[str, str]:
+    """Which part of a log was looked at, in words."""
+    first, last = facts["segments"]
+    if not first:
+        return {"segments": f"all, 0 to {last}"}
+    elsewhere = f"{first} to {last}; what came before was not looked at, and ended with the hash"
+    return {"segments": f"{elsewhere} {facts['follows']}"}
+
+
+def _heads(facts: dict[str, Any]) -> dict[str, str]:
+    """What vouches for the end of a log, in words."""
+    seq = facts["head_file"]
+    missing = "none: whether records were cut off at the end is not known without --head"
+    compared = missing if seq is None else f"agrees, up to record {seq}"
+    return {"policy": facts["policy"], "head": facts["head"], "head_file": compared}

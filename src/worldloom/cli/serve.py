@@ -33,6 +33,9 @@ def command(argv: list[str]) -> int:
         fsync: Fsync = "batch"
         """When records are on the disk: after every record, after every batch (either way before
         the answer), or when the system sees fit (a power failure may lose answered ones)."""
+        segment_mb: float = 64.0
+        """Megabytes of records after which the log goes on in a new file. The next start reads no
+        more than the last one."""
         deadline: float = 0.2
         """Seconds after which the emergency action is answered."""
         rate: float = 1000.0
@@ -60,6 +63,7 @@ def command(argv: list[str]) -> int:
         port=args.port,
         token=_token(args.token_file, args.no_token),
         fsync=args.fsync,
+        segment_mb=args.segment_mb,
         body_bytes=args.body_bytes,
         limits=Limits(args.deadline, args.rate, args.burst, args.plants, args.waiting),
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from worldloom.serving.journal import LogProblem, groups
 from worldloom.serving.records import FIRST, MOVES, Line
+from worldloom.serving.segments import LogProblem, groups, read_head, segments_of
 
 
 class Record(NamedTuple):
@@ -24,9 +24,13 @@ class Verification:
     path: str
     records: int = 0
     answers: int = 0
-    emergencies: int = 0  # that were answered without the filter
+    filter_emergencies: int = 0  # answers of the filter that are emergency actions
+    late_emergencies: int = 0  # answers without the filter: out of time, or a failure
     starts: int = 0
+    segments: tuple[int, int] = (0, 0)  # the first and the last that were there
+    follows: str | None = None  # the hash before the first record, where that is elsewhere
     head: str = FIRST  # the hash of the last good record: kept elsewhere, it vouches for the log
+    head_file: int | None = None  # the record that FILE.head names; None: there is no such file
     policy: str | None = None
     plants: set[str] = field(default_factory=set)
     problem: str | None = None
@@ -38,8 +42,10 @@ def verify_log(
 ) -> Verification:
     """Checks every hash, every link, batches, and that each plant's memory goes on unbroken.
 
-    policy: the digest that answers must name. head: a hash that is known to have been in the log,
-    which shows that nothing before it was rewritten and that it was not cut off.
+    Begins with the first segment that is there, or with the one that `path` names. The record that
+    the log's head file names must be in it, if there is such a file. policy: the digest that
+    answers must name. head: a hash that is known to have been in the log, which shows that nothing
+    before it was rewritten and that it was not cut off.
     """
     result = Verification(str(path))
     walk(path, result, policy, head, lambda group: None)
@@ -57,22 +63,26 @@ def walk(
 
     The first problem ends it. policy, head: those of `verify_log`.
     """
-    memories: dict[str, Any] = {}  # plant -> after its last record
-    head_found = head is None
-    if not Path(path).is_file():
+    if not segments_of(path):
         raise ValueError(f"{path}: there is no such log")
+    latest: dict[str, Any] = {}  # plant -> its last record
+    head_found, seq = head is None, 0
     try:
-        for _, lines in groups(path):
+        known = read_head(path)  # before the log: a server that goes on writing moves both
+        result.head_file = None if known is None else known.seq
+        segments = segments_of(path)
+        result.segments = (segments[0].number, segments[-1].number)
+        for _, lines in groups(segments, known):
+            seq = lines[0][0].seq
             group = [Record(line, json.loads(raw)) for line, raw in lines]
-            _check_group(group, result, memories, policy)
+            _check_group(group, result, latest, policy)
             visit(group)
             result.records += len(group)
             result.head = group[-1].line.hash
             head_found = head_found or any(record.line.hash == head for record in group)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        result.problem = (
-            f"record {result.records} or one written with it lacks or garbles something: {error!r}"
-        )
+        about = repr(error)[:120]
+        result.problem = f"record {seq} or one written with it lacks or garbles something: {about}"
         return
     except LogProblem as problem:
         result.problem, result.torn = str(problem), problem.torn
@@ -82,7 +92,7 @@ def walk(
 
 
 def _check_group(
-    group: list[Record], result: Verification, memories: dict[str, Any], policy: str | None
+    group: list[Record], result: Verification, latest: dict[str, Any], policy: str | None
 ) -> None:
     batch = [record for record in group if record.line.kind in ("act", "unused")]
     for i, (line, content) in enumerate(batch):
@@ -94,6 +104,15 @@ def _check_group(
         if line.kind == "start":
             result.starts += 1
             result.policy = named
+        elif line.kind == "segment":
+            if not result.records:  # what was before is elsewhere
+                result.policy, result.follows = named, line.prev
+            elif latest != content["plants"]:
+                raise LogProblem(
+                    f"record {line.seq}: its snapshot is not what the records before left behind"
+                )
+            latest |= content["plants"]
+            result.plants |= content["plants"].keys()
         expected = policy or result.policy
         if named != expected:
             raise LogProblem(
@@ -101,16 +120,17 @@ def _check_group(
             )
         if line.kind not in MOVES or line.plant is None:
             continue
-        before = memories.get(line.plant)
-        if before is not None and before != content["memory"]:
+        before = latest.get(line.plant)
+        if before is not None and before["after"] != content["memory"]:
             raise LogProblem(
                 f"record {line.seq}: the memory of plant {line.plant} is not what the record "
                 "before left behind"
             )
-        memories[line.plant] = content["after"]
+        latest[line.plant] = content
         result.plants.add(line.plant)
         result.answers += line.kind in ("act", "emergency")
-        result.emergencies += line.kind == "emergency"
+        result.filter_emergencies += line.kind == "act" and content["report"]["emergency"]
+        result.late_emergencies += line.kind == "emergency"
 
 
 def facts_of(result: Verification) -> dict[str, Any]:

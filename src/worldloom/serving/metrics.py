@@ -24,7 +24,7 @@ GAUGES = {
     "worldloom_plants_latched": "Plants whose emergency stop stands",
     "worldloom_waiting": "Requests that wait for an answer",
     "worldloom_log_records": "Records in the audit log",
-    "worldloom_log_bytes": "Size of the audit log",
+    "worldloom_log_bytes": "Size of the audit log's last segment",
 }
 
 

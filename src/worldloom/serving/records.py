@@ -6,6 +6,7 @@ Records that were written together end at number `until`, so that a torn group s
 hash is the sha256 of its line without `,"hash":"..."}`: it can be checked without a parser. Kinds:
 
     start      a server begins: the policy's digest, batch sizes, versions, signals with units
+    segment    a file begins: the last start, and each plant's last record, whose memory goes on
     act        the filter answered: plant, observation, memory before and after, key, batch, actions
     unused     a row that was computed with others but had been answered by an emergency action
     emergency  the action that the memory held ready was answered: out of time, or a failure
@@ -59,13 +60,33 @@ class Line(NamedTuple):
 
 
 def encode(
-    seq: int, until: int, prev: str, kind: str, content: Mapping[str, Any]
+    seq: int, until: int, prev: str, kind: str, content: Mapping[str, Any], more: bytes = b""
 ) -> tuple[bytes, str]:
-    """A record as a line, and its hash. A plant's id must come first in the content."""
+    """A record as a line, and its hash. A plant's id must come first in the content.
+
+    more: fields that are JSON already, each with a comma before it.
+    """
     whole = {"seq": seq, "until": until, "prev": prev, "kind": kind, **content}
-    body = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()[:-1]
+    body = as_line(whole)[:-2] + more
     digest = hashlib.sha256(body).hexdigest()
     return body + b',"hash":"' + digest.encode() + b'"}\n', digest
+
+
+def as_line(record: Mapping[str, Any]) -> bytes:
+    """A record as the line that it was read from."""
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def encode_snapshot(
+    seq: int, prev: str, content: Mapping[str, Any], start: bytes, latest: Mapping[str, bytes]
+) -> tuple[bytes, str]:
+    """A record of kind segment, from the lines of the last start and of the plants' last changes.
+
+    They go in as they are: to parse and to write those of many plants would keep answers waiting.
+    """
+    plants = b",".join(b'"%b":%b' % (name.encode(), line[:-1]) for name, line in latest.items())
+    more = b',"start":%b,"plants":{%b}' % (start[:-1], plants)
+    return encode(seq, seq, prev, "segment", content, more)
 
 
 def check_line(line: bytes) -> Line | None:

@@ -36,6 +36,8 @@ def replay_log(path: str | Path, bundle: Bundle, *, tolerance: float = 0.0) -> R
     begun: set[str | None] = set()
 
     def again(group: list[Record]) -> None:
+        if group[0].line.kind == "segment":
+            begun.update(group[0].content["plants"])
         for record, expected in zip(group, _computed(group, bundle), strict=True):
             if expected is None:
                 continue

@@ -30,6 +30,7 @@ class ServeConfig:
     port: int = 8080
     token: str | None = None  # None: anybody on this machine may ask
     fsync: Fsync = "batch"
+    segment_mb: float = 64.0  # of the log
     body_bytes: int = 64 * 1024
     limits: Limits = field(default_factory=Limits)
 
@@ -45,7 +46,7 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     bundle.warm()
     listener = listen(config.host, config.port)
     try:
-        journal = Journal(config.log, config.fsync)
+        journal = Journal(config.log, config.fsync, int(config.segment_mb * 1e6))
         try:
             same_policy(journal, bundle)
             _serve(uvicorn, config, Controller(bundle, journal, config.limits), listener, ready)
@@ -64,7 +65,7 @@ def check(config: ServeConfig) -> None:
         )
     if config.token is not None and len(config.token) < 16:
         raise ValueError(f"the token has {len(config.token)} characters; use at least 16")
-    check_fields("serve", config, at_least={"body_bytes": 1})
+    check_fields("serve", config, at_least={"body_bytes": 1}, positive=("segment_mb",))
     least = {"burst": 1, "plants": 1, "waiting": 1}
     check_fields("serve", config.limits, at_least=least, positive=("deadline", "rate"))
 
