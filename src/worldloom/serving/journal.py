@@ -99,6 +99,7 @@ class Journal:
         with self._lock:
             if self.broken is not None:
                 raise OSError(self.broken)
+            self.check()
             seq, digest = self.seq, self.hash
             lines, written = [], []
             last = seq + len(records)
@@ -118,6 +119,15 @@ class Journal:
             self.size += sum(map(len, lines))
             self.seq, self.hash = seq, digest
             return written
+
+    def check(self) -> None:
+        """An OSError where the file on the disk is not the one that is open."""
+        try:
+            here, there = os.fstat(self._file), os.stat(self.path)
+        except OSError as error:
+            raise OSError(f"{self.path} is gone: {error.strerror}") from None
+        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+            raise OSError(f"{self.path} was replaced by another file; put the log back, or restart")
 
     def close(self) -> None:
         """Puts everything on the disk and lets go of the file."""
