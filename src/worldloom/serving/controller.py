@@ -22,11 +22,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from worldloom.serving.bundle import Bundle, Drift
+from worldloom.serving.changes import Change, Outcome, write_changes
 from worldloom.serving.health import Loop, Recorder
 from worldloom.serving.journal import Journal
 from worldloom.serving.metrics import Metrics
@@ -40,10 +42,9 @@ from worldloom.serving.plants import (
     restarted,
 )
 from worldloom.serving.program import Rows, pad, stack
-from worldloom.serving.records import memory_numbers, numbers, rows_of
+from worldloom.serving.records import numbers, rows_of
 from worldloom.training.machine import versions
 
-Outcome = dict[str, Any]  # kind and content of a record, and where it is in the log
 DRAIN_SECONDS = 10.0  # for answers that are under way when the server is told to stop
 
 
@@ -59,19 +60,6 @@ class _Asked:
     about: dict[str, Any]  # what its record says besides
     done: "asyncio.Future[Outcome]"
     taken: bool = False  # by the batch or by the deadline: the first decides the answer
-
-
-@dataclass(eq=False)
-class _Change:
-    """Something that happens to a plant without the policy: kind of record, content, memory after.
-
-    `make` computes the last two; it runs in a thread.
-    """
-
-    kind: str
-    plant: Plant
-    make: Callable[[], tuple[dict[str, Any], Rows]]
-    done: "asyncio.Future[Outcome]"
 
 
 class Controller:
@@ -92,7 +80,7 @@ class Controller:
         self._drift = Drift(bundle.manifest["drift"], names)
         self._seed = secrets.token_hex(8)
         self._asked: deque[_Asked] = deque()  # not a queue: who has waited too long leaves it
-        self._changes: asyncio.Queue[_Change] = asyncio.Queue()
+        self._changes: asyncio.Queue[Change] = asyncio.Queue()
         self._new_asked = asyncio.Event()
         self._held: set[asyncio.Task[Outcome]] = set()  # requests under way
         self._loops: list[Loop] = []
@@ -204,7 +192,7 @@ class Controller:
             self.metrics.answered(outcome["content"])
             return outcome
 
-        return await self._in_turn(name, run)
+        return await self._in_turn(name, run, previous is not None)
 
     async def override(self, name: str, action: np.ndarray | None) -> Outcome:
         """Sets an action (m,) that is asked for in place of the policy's, or clears it (None)."""
@@ -226,17 +214,20 @@ class Controller:
             _require(plant, previous)
             return await self._change("reset", plant, self._restart(plant, previous))
 
-        return await self._in_turn(name, run)
+        return await self._in_turn(name, run, previous is not None)
 
     # In turn -------------------------------------------------------------------------------------
 
-    async def _in_turn(self, name: str, run: Callable[[Plant], Awaitable[Outcome]]) -> Outcome:
+    async def _in_turn(
+        self, name: str, run: Callable[[Plant], Awaitable[Outcome]], begins: bool = False
+    ) -> Outcome:
+        """Runs what concerns a plant; begins: it says where the actuators of a new one are."""
         if not self.ready:
             raise Refused(503, self.failure or "the server is stopping", 5.0)
         if len(self._held) >= self.limits.waiting:
             raise Refused(503, f"{len(self._held)} requests wait already", 1.0)
         now = asyncio.get_running_loop().time()
-        silent = self.plants.to_forget(name, now)
+        silent = self.plants.to_forget(name, now) if begins else None
         if silent is not None:
             await self._hold(silent, self._forget)
         return await self._hold(self.plants.find(name, now), run)
@@ -300,7 +291,7 @@ class Controller:
         self, kind: str, plant: Plant, make: Callable[[], tuple[dict[str, Any], Rows]]
     ) -> Outcome:
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._changes.put_nowait(_Change(kind, plant, make, done))
+        self._changes.put_nowait(Change(kind, plant, make, done))
         return _advance(plant, await done)
 
     # In time -------------------------------------------------------------------------------------
@@ -326,7 +317,7 @@ class Controller:
             }
             return content | asked.about, self.bundle.after_emergency(asked.memory)
 
-        self._changes.put_nowait(_Change("emergency", asked.plant, make, asked.done))
+        self._changes.put_nowait(Change("emergency", asked.plant, make, asked.done))
 
     # In batches ----------------------------------------------------------------------------------
 
@@ -400,46 +391,21 @@ class Controller:
 
     # On record -----------------------------------------------------------------------------------
 
-    async def _next_changes(self) -> list[_Change]:
+    async def _next_changes(self) -> list[Change]:
         changes = [await self._changes.get()]
         while not self._changes.empty():
             changes.append(self._changes.get_nowait())
         return changes
 
-    async def _make_changes(self, changes: list[_Change]) -> None:
+    async def _make_changes(self, changes: list[Change]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            outcomes = await loop.run_in_executor(self._changer, self._write_changes, changes)
+            write = partial(write_changes, changes, self._recorder)
+            outcomes = await loop.run_in_executor(self._changer, write)
         except Exception as error:  # whatever it is, those who come after are carried out
             outcomes = [error] * len(changes)
         for change, outcome in zip(changes, outcomes, strict=True):
             self._settle(change.done, outcome)
-
-    def _write_changes(self, changes: list[_Change]) -> list[Outcome | Exception]:
-        """Carries changes of different plants out and writes their records as one group."""
-        outcomes: list[Outcome | Exception] = []
-        for change in changes:
-            try:
-                content, after = change.make()
-            except Exception as error:
-                outcomes.append(error)
-                continue
-            about = {
-                "plant": change.plant.name,
-                "time": time.time(),
-                "policy": self.bundle.digest,
-                "memory": memory_numbers(change.plant.memory),
-            }
-            content = about | content | {"after": memory_numbers(after)}
-            outcomes.append({"kind": change.kind, "content": content, "memory": after})
-        made = [outcome for outcome in outcomes if isinstance(outcome, dict)]
-        try:
-            places = self._recorder.write([(x["kind"], x["content"]) for x in made])
-        except OSError as error:
-            return [error] * len(changes)
-        for outcome, place in zip(made, places, strict=True):
-            outcome["record"] = place._asdict()
-        return outcomes
 
     def _settle(self, done: "asyncio.Future[Outcome]", outcome: Outcome | Exception) -> None:
         if done.done():

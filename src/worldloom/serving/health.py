@@ -87,11 +87,11 @@ class Loop:
 class Recorder:
     """Writes records to a journal, and knows whether the next one can be written.
 
-    about: what a record says that is about no plant.
+    about: what every record says: the policy.
     """
 
     def __init__(self, journal: Journal, about: Mapping[str, Any]):
-        self._journal, self._about = journal, about
+        self._journal, self.about = journal, about
         self._unwritten: str | None = None  # why the newest record could not be
         self._checking: asyncio.Future[None] | None = None
 
@@ -107,7 +107,7 @@ class Recorder:
 
     def note(self, kind: str, content: Mapping[str, Any] | None = None) -> None:
         """Writes a record about the server itself."""
-        self.write([(kind, {"time": time.time(), **self._about, **(content or {})})])
+        self.write([(kind, {"time": time.time(), **self.about, **(content or {})})])
 
     async def problem(self) -> str | None:
         """Why no record can be written; None: one can."""
