@@ -341,8 +341,9 @@ def wedged(
 ) -> dict[str, Any]:
     """Several clients to a plant, so that deadlines pass while they wait: what works afterwards.
 
-    After each round the server must be ready, no loop of its may have failed, and a plant that
-    nobody else asks for must get an action of the policy's in time.
+    dead_loops: that failed, whether they were started again or not. unready, unanswered: rounds
+    after which the server did not call itself ready, or answered a single client by its deadline
+    alone.
     """
     total, unready, unanswered = Load(), 0, 0
     with tempfile.TemporaryDirectory() as temporary:

@@ -118,7 +118,7 @@ def settings(app: Any, limits: ConnectionLimits, **more: Any) -> Any:
 
     options: dict[str, Any] = {
         "http": limited(AutoHTTPProtocol, limits),
-        "log_level": "warning",
+        "log_level": "error",  # strangers could fill a disk with warnings
         "access_log": False,
         "server_header": False,
         "date_header": False,
