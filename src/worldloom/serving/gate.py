@@ -16,7 +16,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-OPEN = ("/health", "/ready")  # for whoever watches over the server: nothing is told there
+OPEN = ("/health", "/ready")  # for whoever watches over the server: whether it works, or why not
 POSTS = ("/act", "/override", "/reset")
 PATHS = (*OPEN, *POSTS, "/metrics", "/policy", "/openapi.json")
 # Two of one of these would leave it to the reader which one counts.
