@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import threading
 
 import pytest
 
@@ -201,14 +202,13 @@ def test_a_disk_without_room_is_told_before_anything_fails(bundle, log, monkeypa
 
 
 def test_a_log_that_does_not_answer_holds_nothing_up(bundle, log, monkeypatch):
-    import threading
-
     monkeypatch.setattr(health, "CHECK_SECONDS", 0.01)
     go_on = threading.Event()
 
     async def story(controller):
-        monkeypatch.setattr(controller.journal, "check", lambda: go_on.wait(20))
-        told = [await controller.problem() for _ in range(2)]
+        with monkeypatch.context() as patch:
+            patch.setattr(controller.journal, "check", lambda: go_on.wait(20))
+            told = [await controller.problem() for _ in range(2)]
         go_on.set()
         return told
 
