@@ -1,4 +1,4 @@
-"""How many requests a served policy answers, and what is left of its log when it is killed.
+"""How many requests a served policy answers, what stops it, and what a kill leaves of its log.
 
 The server is another process; requests come from this one, over kept-alive connections on loopback.
 """
@@ -136,30 +136,33 @@ async def load(
     seconds: float,
     rate: float | None = None,
     into: Load | None = None,
+    to_a_plant: int = 1,
 ) -> Load:
-    """Asks for actions for a while, one plant a connection; ends early when the server does.
+    """Asks for actions for a while; ends early when the server does.
 
     rate: requests a second of all together, at times that do not wait for answers, from which
     latencies then count; None: each asks again as soon as it is answered. into: where what is seen
-    is noted while it happens.
+    is noted while it happens. to_a_plant: connections that ask for one plant, in turn.
     """
     first = await Connection(url, token).open()
     status, body = await first.send("GET", "/policy")
     if status != 200:
         raise RuntimeError(f"{url}/policy answers {status}: {body[:200]!r}")
     first.close()
-    signals = json.loads(body)["signals"]["observation"]
+    policy = json.loads(body)
+    signals = policy["signals"]["observation"]
     clients = [await Connection(url, token).open() for _ in range(connections)]
     found = Load() if into is None else into
     loop = asyncio.get_running_loop()
     start = loop.time()
 
     async def ask(number: int) -> None:
+        plant = {"plant": f"plant-{number // to_a_plant}", "previous": policy["emergency_action"]}
         luck = np.random.default_rng(number)
         low, high = (np.asarray([s[end] for s in signals]) for end in ("low", "high"))
         middle, wide = (low + high) / 2.0, (high - low) / 20.0
         bodies = [
-            json.dumps({"plant": f"plant-{number}", "observation": row.tolist()}).encode()
+            json.dumps(plant | {"observation": row.tolist()}).encode()
             for row in middle + wide * luck.uniform(-1.0, 1.0, (64, len(signals)))
         ]
         sent = 0
@@ -326,6 +329,60 @@ def killed(
             "exit_code": code,
             "fsync": fsync,
         }
+
+
+def wedged(
+    bundle: str | Path,
+    *,
+    rounds: int = 3,
+    clients: int = 24,
+    to_a_plant: int = 4,
+    seconds: float = 2.0,
+    deadline: float = 0.02,
+    fsync: str = "batch",
+) -> dict[str, Any]:
+    """Several clients to a plant, so that deadlines pass while they wait: what works afterwards.
+
+    dead_loops: that failed, whether they were started again or not. unready, unanswered: rounds
+    after which the server did not call itself ready, or answered a single client by its deadline
+    alone.
+    """
+    total, unready, unanswered = Load(), 0, 0
+    with tempfile.TemporaryDirectory() as temporary:
+        log = Path(temporary) / "audit.jsonl"
+        options = ["--fsync", fsync, "--deadline", str(deadline), "--rate", "1e6"]
+        with Server(bundle, log, [*options, "--burst", "1000000"]) as server:
+            for _ in range(rounds):
+                ask = {"connections": clients, "seconds": seconds, "to_a_plant": to_a_plant}
+                asyncio.run(load(server.url, server.token, into=total, **ask))
+                alone = asyncio.run(
+                    load(server.url, server.token, connections=1, seconds=0.5, to_a_plant=1)
+                )
+                unanswered += len(alone.seconds) == alone.late
+                unready += asyncio.run(_get(server, "/ready"))[0] != 200
+            text = asyncio.run(_get(server, "/metrics"))[1].decode()
+            restarts = [line for line in text.splitlines() if "loop_restarts_total{" in line]
+            code = server.stop()
+        sound = verify(log)
+        return {
+            "rounds": rounds,
+            "answers": len(total.seconds),
+            "late": total.late,
+            "errors": total.errors,
+            "dead_loops": sum(float(line.rsplit(" ", 1)[1]) for line in restarts),
+            "unready": unready,
+            "unanswered": unanswered,
+            "exit_code": code,
+            "log_sound": sound["sound"],
+        }
+
+
+async def _get(server: Server, path: str) -> tuple[int, bytes]:
+    connection = await Connection(server.url, server.token).open()
+    try:
+        return await connection.send("GET", path)
+    finally:
+        connection.close()
 
 
 def _judge(log: Path, unsound: list[str]) -> dict[str, Any]:

@@ -54,12 +54,14 @@ def main(quick: bool) -> None:
         assert server.stdout is not None
         url = json.loads(server.stdout.readline())["url"]
         measured = [0.5, 350.0, 300.0, 350.0, 0.55]  # as `worldloom.make("reactor")` orders them
+        standing = {"jacket_setpoint": 300.0, "feed": 100.0}  # where the actuators are at first
         for _ in range(3):
-            body = json.dumps({"plant": "north", "observation": measured}).encode()
+            request = {"plant": "north", "observation": measured, "previous": standing}
+            body = json.dumps(request).encode()
             asked = urllib.request.Request(f"{url}/act", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(asked, timeout=30) as answer:
                 decision = json.load(answer)
-            print(f"do {decision['control']}", "in an emergency" * decision["emergency"])
+            print(f"do {decision['action']}", "in an emergency" * decision["emergency"])
         server.terminate()
     # What the server wrote down is executed again, and must be the same to the bit.
     worldloom(f"audit replay {folder / 'audit.jsonl'} {bundle}")

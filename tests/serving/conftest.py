@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 TOKEN = "a-token-for-the-tests"
+HOME = {"valve": 50.0, "pump": 750.0}  # where the emergency action puts the actuators
 CONSTRAINT_TEXT = "# by the operator\nemergency: {valve: 50 %, pump: 750 rpm}\n"
 
 
@@ -125,8 +126,9 @@ class Client:
         kind = answer.getheader("content-type", "")
         return answer.status, json.loads(content) if "json" in kind else content.decode()
 
-    def act(self, plant, observation):
-        return self.send("POST", "/act", {"plant": plant, "observation": observation})
+    def act(self, plant, observation, previous=HOME, headers=None):
+        body = {"plant": plant, "observation": observation, "previous": previous}
+        return self.send("POST", "/act", body, headers)
 
     def close(self):
         self._link.close()
@@ -143,22 +145,23 @@ def served(bundle, tmp_path_factory):
     """served(**changes): the address and controller of a server in a thread of this process."""
     pytest.importorskip("fastapi")
     uvicorn = pytest.importorskip("uvicorn")
+    from worldloom.serving.connections import ConnectionLimits
     from worldloom.serving.controller import Controller, Limits
     from worldloom.serving.gate import GateRules
     from worldloom.serving.journal import Journal
+    from worldloom.serving.serve import settings
     from worldloom.serving.server_app import make_app
 
     running = []
 
-    def start(log=None, token=TOKEN, body_bytes=2000, fsync="none", **limits):
+    def start(log=None, token=TOKEN, body_bytes=2000, fsync="none", connections=None, **limits):
         path = log or tmp_path_factory.mktemp("served") / "audit.jsonl"
         controller = Controller(
             bundle, Journal(path, fsync), Limits(**({"deadline": 5.0} | limits))
         )
         app = make_app(controller, GateRules(token, body_bytes, body_seconds=0.5))
-        server = uvicorn.Server(
-            uvicorn.Config(app, port=0, log_level="error", lifespan="on", ws="none")
-        )
+        allowed = ConnectionLimits(**(connections or {}))
+        server = uvicorn.Server(settings(app, allowed, port=0, log_level="error"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
         thread.start()
         while not server.started:

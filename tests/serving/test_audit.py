@@ -24,6 +24,8 @@ def kept(bundle, usual, tmp_path_factory):
     async def story():
         controller = Controller(bundle, Journal(path, "none"), Limits(deadline=5.0))
         await controller.open()
+        for i in range(3):
+            controller.plants.find(f"p{i}", 0.0).known = True  # where a plant's log begins
         for step in range(5):
             obs = usual(3, step)
             obs[1, 0] += 4.0

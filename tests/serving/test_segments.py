@@ -243,3 +243,16 @@ def test_records_that_were_added_after_the_head_cannot_be_told_from_those_of_a_s
         file.write(added)
     found = verify_log(log)
     assert (found.problem, found.head_file) == (None, found.records - 2)
+
+
+def test_snapshots_leave_out_plants_that_were_forgotten(tmp_path):
+    log = tmp_path / "audit.jsonl"
+    with closing(Journal(log, "none", segment_bytes=1)) as journal:
+        journal.append([("start", {"time": 0.0, "policy": "p", "seed": "0", "batch_sizes": [1]})])
+        for name, more in (("gone", {"forgotten": True}), ("here", {})):
+            content = {"plant": name, "time": 0.0, "policy": "p", "memory": {}, "after": {}}
+            journal.append([("reset", content | more)])
+        journal.append([("stop", {"time": 0.0, "policy": "p"})])
+    last = json.loads(segments_of(log)[-1].path.read_text().splitlines()[0])
+    assert list(last["plants"]) == ["here"]
+    assert verify_log(log).problem is None

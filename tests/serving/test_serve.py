@@ -16,6 +16,7 @@ from worldloom.serving.journal import Journal
 from worldloom.serving.serve import ServeConfig, check, listen, same_policy
 
 TOKEN = "a-token-for-the-tests"
+HOME = {"valve": 50.0, "pump": 750.0}  # where the emergency action puts the actuators
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,9 @@ def test_an_action_comes_with_units_margins_and_its_record(client, server, bundl
     status, answer = client.act("first", obs.tolist())
     assert status == 200
     wanted = bundle.act(obs, bundle.initial_memory())
-    assert answer["action"] == wanted.action.tolist()
+    assert answer["normalised"] == wanted.action.tolist()
     valve, pump = wanted.action.tolist()
-    assert answer["control"] == {
+    assert answer["action"] == {
         "valve": pytest.approx(50.0 * (valve + 1.0)),
         "pump": pytest.approx(1000.0 + 500.0 * pump),
     }
@@ -62,22 +63,24 @@ def test_signals_may_be_named(client, usual):
 @pytest.mark.parametrize("failed", ["NaN", "null", "Infinity", "1e400", "1e39"])
 def test_a_sensor_that_failed_gets_the_emergency_action(client, failed):
     plant = f"failed-{failed}"
+    client.send("POST", "/reset", {"plant": plant, "previous": HOME})
     body = f'{{"plant": "{plant}", "observation": [0.1, {failed}, -5.0]}}'.encode()
     status, answer = client.send("POST", "/act", body)
     assert status == 200
     assert (answer["emergency"], answer["input_finite"]) == (True, False)
-    assert answer["action"] == [0.0, -0.5]
+    assert answer["action"] == HOME
     assert answer["drift"] == ["level"]
     assert answer["margins"]["barrier:first"] is None
 
 
 def test_override_and_reset(client, usual):
     obs = usual(1)[0].tolist()
-    status, told = client.send(
-        "POST", "/override", {"plant": "o", "action": {"valve": 0.25, "pump": -0.5}}
-    )
-    assert (status, told["overriding"], told["override"]) == (200, True, [0.25, -0.5])
-    assert client.act("o", obs)[1]["action"] == [0.25, -0.5]
+    wanted = {"valve": 62.5, "pump": 750.0}  # as /act tells them, and as operators know them
+    client.send("POST", "/reset", {"plant": "o", "previous": HOME})
+    status, told = client.send("POST", "/override", {"plant": "o", "action": wanted})
+    assert (status, told["overriding"], told["override"]) == (200, True, wanted)
+    answer = client.act("o", obs)[1]
+    assert (answer["action"], answer["normalised"]) == (wanted, [0.25, -0.5])
     assert client.send("POST", "/override", {"plant": "o", "action": None})[1]["override"] is None
     for _ in range(3):
         client.act("o", [None, None, None])
@@ -85,8 +88,55 @@ def test_override_and_reset(client, usual):
     status, told = client.send("POST", "/reset", {"plant": "o"})
     assert (status, told["stopped"]) == (200, False)
     assert not client.act("o", obs)[1]["emergency"]
-    told = client.send("POST", "/reset", {"plant": "o", "previous": [0.5, 0.5]})[1]
-    assert (told["previous"], told["step"]) == ([0.5, 0.5], 0)
+    told = client.send("POST", "/reset", {"plant": "o", "previous": [75.0, 1250.0]})[1]
+    assert (told["previous"], told["step"]) == ({"valve": 75.0, "pump": 1250.0}, 0)
+
+
+def test_a_plant_nobody_introduced_is_not_moved(client, server, usual):
+    before = server[1].journal.seq
+    for path, more in (
+        ("/act", {"observation": usual(1)[0].tolist()}),
+        ("/reset", {}),
+        ("/reset", {"previous": None}),
+        ("/override", {"action": HOME}),
+    ):
+        status, told = client.send("POST", path, {"plant": "stranger"} | more)
+        assert (status, len(told["detail"]) < 300) == (409, True)
+        assert "say where its actuators are" in told["detail"]
+    assert server[1].journal.seq == before
+
+
+def test_what_was_answered_can_be_given_back_as_a_place(client, usual):
+    """Physical units go round: no actuator is outside of its range by a rounding."""
+    action = client.act("round", usual(1)[0].tolist())[1]["action"]
+    told = client.send("POST", "/reset", {"plant": "round", "previous": action})[1]
+    assert told["previous"] == pytest.approx(action)
+
+
+def test_a_repeated_request_gets_the_same_answer(client, usual):
+    obs = usual(1)[0].tolist()
+    keys = ["8e03978e-40d5-43dd-bc93-6894a57f9324", '"8e03978e-40d5-43dd-bc93-6894a57f9324"']
+    first, again = (client.act("twice", obs, headers={"Idempotency-Key": key}) for key in keys)
+    assert first == again
+    assert first[1]["step"] == 0
+    status, told = client.act("twice", obs, headers={"Idempotency-Key": "no spaces"})
+    assert (status, told["detail"][0]["field"]) == (422, "Idempotency-Key")
+
+
+def test_health_and_readiness_tell_of_a_log_that_was_moved(served, client_of, tmp_path, usual):
+    address, _ = served(log=tmp_path / "audit.jsonl")
+    client = client_of(address)
+    for path in ("/health", "/ready"):
+        assert client.send("GET", path)[0] == 200
+    (tmp_path / "audit.jsonl").rename(tmp_path / "moved")
+    for path in ("/health", "/ready"):
+        status, told = client.send("GET", path)
+        assert (status, "audit.jsonl" in told["reason"]) == (503, True)
+    assert client.act("a", usual(1)[0].tolist())[0] == 503
+    assert "worldloom_ready 0.0" in client.send("GET", "/metrics")[1]
+    (tmp_path / "moved").rename(tmp_path / "audit.jsonl")
+    assert client.send("GET", "/ready")[0] == 200
+    client.close()
 
 
 def test_what_is_served_can_be_asked(client, bundle):
@@ -116,7 +166,8 @@ def test_metrics_are_prometheus_text(client, usual):
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1]])
 def test_without_the_token_nothing_is_answered(server, client_of, token):
     stranger = client_of(server[0], token)
-    for method, path in (("POST", "/act"), ("GET", "/metrics"), ("GET", "/policy")):
+    for method, path in (("POST", "/act"), ("GET", "/metrics"), ("GET", "/policy"),
+                         ("GET", "/openapi.json"), ("GET", "/docs")):  # fmt: skip
         status, told = stranger.send(method, path, b"{}" if method == "POST" else None)
         assert (status, told["detail"]) == (401, "a token is needed: Authorization: Bearer TOKEN")
     assert stranger.send("GET", "/health")[0] == 200
@@ -134,6 +185,12 @@ def test_a_token_of_another_scheme_is_refused(client):
         (b"{", "body", "it is not JSON"),
         (b"[" * 1500, "body", "it is not JSON"),
         (b"\xff", "body", "it is not JSON"),
+        (b'\xef\xbb\xbf{"plant": "a", "observation": [0, 0, 0]}', "body", "BOM"),
+        ('{"plant": "a", "observation": [0, 0, 0]}'.encode("utf-16"), "body", "not JSON in UTF-8"),
+        ('{"plant": "a", "observation": [0, 0, 0]}'.encode("utf-16-le"), "body", "not JSON in UT"),
+        (b'{"plant": "a", "plant": "b", "observation": [0, 0, 0]}', "plant", "more than once"),
+        (b'{"plant": "a", "observation": {"level": 0, "level": 1}}', "level", "more than once"),
+        ({"plant": "a", "observation": [0, 0, 0], "x" * 1000: 1}, "x" * 80, "no such field"),
         ([], "body", "not a JSON object"),
         ({"observation": [0, 0, 0]}, "plant", "missing"),
         ({"plant": "a"}, "observation", "missing"),
@@ -162,11 +219,13 @@ def test_a_field_that_is_wrong_is_named(client, body, field, message):
     ("path", "body", "field"),
     [
         ("/override", {"plant": "a"}, "action"),
-        ("/override", {"plant": "a", "action": [2.0, 0.0]}, "action.valve"),
+        ("/override", {"plant": "a", "action": [100.1, 800.0]}, "action.valve"),
+        ("/override", {"plant": "a", "action": [0.0, 0.5]}, "action.pump"),
         ("/override", {"plant": "a", "action": [0.0, float("nan")]}, "action.pump"),
         ("/override", {"plant": "a", "action": [0.0, None]}, "action.pump"),
         ("/reset", {"plant": "a", "previous": [0.0]}, "previous"),
-        ("/reset", {"plant": "a", "previous": [-1.5, 0.0]}, "previous.valve"),
+        ("/reset", {"plant": "a", "previous": [-1.5, 800.0]}, "previous.valve"),
+        ("/act", {"plant": "a", "observation": [0, 0, 0], "previous": [-1, 0]}, "previous.valve"),
     ],
 )
 def test_actions_that_are_no_actions_are_refused(client, path, body, field):
@@ -225,7 +284,7 @@ def test_the_deadline_answers_over_http(served, client_of, usual, bundle):
     status, answer = client.act("a", usual(1)[0].tolist())
     assert status == 200
     assert (answer["late"], answer["emergency"], answer["reason"]) == (True, True, "deadline")
-    assert answer["action"] == bundle.initial_memory()["fallback"].tolist()
+    assert answer["normalised"] == bundle.initial_memory()["fallback"].tolist()
     client.close()
     lines = controller.journal.path.read_text().splitlines()
     assert "emergency" in {json.loads(line)["kind"] for line in lines}
@@ -265,7 +324,7 @@ def test_many_clients_at_once_get_answers_that_are_all_on_record(server, client_
     records = {row["seq"]: row for row in map(json.loads, log.read_text().splitlines())}
     for _, answer in answers:
         record = records[answer["record"]["seq"]]
-        assert (record["plant"], record["action"]) == (answer["plant"], answer["action"])
+        assert (record["plant"], record["action"]) == (answer["plant"], answer["normalised"])
     assert len({answer["record"]["seq"] for _, answer in answers}) == 240
     assert verify_log(log).problem is None
 
@@ -283,6 +342,12 @@ def test_many_clients_at_once_get_answers_that_are_all_on_record(server, client_
         (["--no-token", "--deadline", "0"], "deadline=0.0; it must be positive"),
         (["--no-token", "--segment-mb", "0"], "segment_mb=0.0; it must be positive"),
         (["--no-token", "--body-bytes", "0"], "body_bytes=0; it must be at least 1"),
+        (["--no-token", "--port", "99999"], "--port 99999: ports are numbers from 0"),
+        (["--no-token", "--port", "-1"], "--port -1: ports are numbers from 0"),
+        (["--no-token", "--forget-after", "0"], "forget_after=0.0; it must be positive"),
+        (["--no-token", "--connections", "0"], "connections=0; it must be at least 1"),
+        (["--no-token", "--idle", "nan"], "idle_seconds=nan; it must be a finite number"),
+        (["--no-token", "--connections", "1000000000000"], "fewer connections"),
         (["--no-token"], "is no bundle of a policy"),
     ],
 )
@@ -324,7 +389,7 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path):
 
 
 def test_numbers_are_read_as_they_are():
-    signals = [{"name": "a"}, {"name": "b"}]
+    signals = [{"name": n, "unit": "m", "low": -1.0, "high": 1.0} for n in "ab"]
     assert read_observation([1, 2.5], signals).tolist() == [1.0, 2.5]
     assert read_observation([10**400, -(10**400)], signals).tolist() == [
         float("inf"),

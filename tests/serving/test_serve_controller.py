@@ -4,11 +4,13 @@ import asyncio
 import dataclasses
 import json
 import threading
+import time
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from serving.controlled import run
 from worldloom.serving.audit import verify_log
 from worldloom.serving.controller import Controller, Limits
 from worldloom.serving.journal import Journal
@@ -35,22 +37,6 @@ class Slow:
 
     def let(self, times=1000):
         self._may.release(times)
-
-
-def run(bundle, log, story, **limits):
-    """Runs `story(controller)`, a coroutine, with a controller that is open."""
-
-    async def whole():
-        controller = Controller(
-            bundle, Journal(log, "none"), Limits(**({"deadline": 5.0} | limits))
-        )
-        await controller.open()
-        try:
-            return await story(controller)
-        finally:
-            await controller.close()
-
-    return asyncio.run(whole())
 
 
 def rows(log):
@@ -113,7 +99,7 @@ def test_a_request_that_runs_out_of_time_gets_the_emergency_action(bundle, log, 
         queued = await controller.act("b", usual(1)[0])  # waits for that batch to end
         slow.let()
         again = await controller.act("a", usual(1)[0])
-        metrics = controller.metrics.render(controller.gauges())
+        metrics = controller.metrics.render(controller.gauges(None))
         return late, queued, again, metrics
 
     late, queued, again, metrics = run(served, log, story, deadline=0.1)
@@ -272,7 +258,7 @@ def test_a_latched_stop_stays_until_it_is_reset(bundle, log, usual):
             await controller.act("a", blind)
         stopped = await controller.act("a", usual(1)[0])
         other = await controller.act("b", usual(1)[0])
-        gauge = controller.gauges()["worldloom_plants_latched"]
+        gauge = controller.gauges(None)["worldloom_plants_latched"]
         await controller.reset("a", None)
         free = await controller.act("a", usual(1)[0])
         return stopped["content"], other["content"], gauge, free["content"]
@@ -323,6 +309,8 @@ def test_closing_answers_what_was_asked_and_refuses_what_comes_after(bundle, log
     async def story():
         controller = Controller(bundle, Journal(log, "none"), Limits(deadline=5.0))
         await controller.open()
+        for i in range(12):
+            controller.plants.find(f"p{i}", time.monotonic()).known = True
         asked = [asyncio.create_task(controller.act(f"p{i}", usual(1)[0])) for i in range(12)]
         await asyncio.sleep(0)
         await controller.close()
@@ -360,7 +348,7 @@ def test_plants_and_waiting_requests_are_limited(bundle, log, usual):
         crowd = [controller.act("a", usual(1)[0]) for _ in range(9)]
         return await asyncio.gather(*crowd, return_exceptions=True)
 
-    answers = run(bundle, log, story, plants=1, waiting=4)
+    answers = run(bundle, log, story, known=["a"], plants=1, waiting=4)
     refused = [answer for answer in answers if isinstance(answer, Refused)]
     assert [answer.status for answer in refused] == [503] * 5
 
@@ -378,7 +366,7 @@ def test_observations_outside_of_the_training_data_are_flagged(bundle, log, usua
         strange = usual(1)[0] + np.float32([0.0, 60.0, 0.0])
         answers = [await controller.act("a", row) for row in (usual(1)[0], strange)]
         return [a["content"]["drift"] for a in answers], controller.metrics.render(
-            controller.gauges()
+            controller.gauges(None)
         )
 
     drift, metrics = run(bundle, log, story)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -53,6 +55,45 @@ def test_a_server_that_is_killed_under_load_loses_no_answer(
     replayed = replay_log(log, bundle)
     assert (replayed.starts, replayed.different) == (3, 0)
     assert replayed.answers >= len(acknowledged)
+
+
+def test_clients_that_crowd_a_plant_kill_no_loop(bundle_folder):
+    """Deadlines that pass while a plant's other clients have their turn once ended the server."""
+    pytest.importorskip("uvloop")
+    found = plant_serving.wedged(bundle_folder, rounds=2, seconds=1.0)
+    assert found["answers"] > 100
+    assert found["late"] > 0, "no deadline passed: this load proves nothing"
+    assert (found["dead_loops"], found["unready"], found["unanswered"]) == (0, 0, 0)
+    assert (found["errors"], found["exit_code"], found["log_sound"]) == ({}, 0, True)
+
+
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_a_server_that_cannot_answer_ends_with_a_message(bundle_folder, tmp_path, name):
+    """A mistake of ours in a loop, again and again: whoever runs the server must hear of it."""
+    if name == "uvloop":
+        pytest.importorskip("uvloop")
+    program = f"""
+import sys, uvicorn
+from worldloom.cli.serve import command
+from worldloom.serving import serve
+from worldloom.serving.controller import Controller
+
+config = uvicorn.Config.__init__
+uvicorn.Config.__init__ = lambda self, *a, **k: config(self, *a, **(k | dict(loop={name!r})))
+
+async def broken(self):
+    raise AttributeError("no such thing")
+
+Controller._next_batch = broken
+sys.exit(command([{str(bundle_folder)!r}, "--log", {str(tmp_path / "log")!r}, "--no-token",
+                  "--port", "0"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("worldloom serve: the batch loop cannot be kept running: AttributeError")
 
 
 def test_capacity_counts_what_was_answered(bundle_folder, tmp_path):

@@ -44,14 +44,22 @@ def command(argv: list[str]) -> int:
         """Requests that it may make at once."""
         plants: int = 10_000
         """Plants at most."""
+        forget_after: float = 7 * 86_400.0
+        """Seconds of silence after which a plant may lose its slot to another. A plant that is
+        stopped or overridden keeps it."""
         waiting: int = 2_000
         """Requests at once at most."""
         body_bytes: int = 64 * 1024
         """The largest request."""
+        connections: int = 1_000
+        """Connections at most; beyond them, those without a request are closed."""
+        idle: float = 10.0
+        """Seconds that a connection may go without a request, or take over its headers."""
         json: bool = False
         """Print the address as JSON when it serves."""
 
     args = parse(Serve, argv, "worldloom serve", "serve a plant's policy over HTTP")
+    from worldloom.serving.connections import ConnectionLimits
     from worldloom.serving.controller import Limits
     from worldloom.serving.serve import ServeConfig, run_server
     from worldloom.training.machine import use_compilation_cache
@@ -65,7 +73,10 @@ def command(argv: list[str]) -> int:
         fsync=args.fsync,
         segment_mb=args.segment_mb,
         body_bytes=args.body_bytes,
-        limits=Limits(args.deadline, args.rate, args.burst, args.plants, args.waiting),
+        limits=Limits(
+            args.deadline, args.rate, args.burst, args.plants, args.waiting, args.forget_after
+        ),
+        connections=ConnectionLimits(args.connections, args.idle),
     )
 
     def ready(address: str) -> None:
@@ -78,7 +89,11 @@ def command(argv: list[str]) -> int:
             print(text, file=sys.stderr, flush=True)
 
     use_compilation_cache()
-    run_server(config, ready)
+    try:
+        run_server(config, ready)
+    except RuntimeError as error:  # it ended by itself; whoever started it should know
+        print(f"worldloom serve: {error}", file=sys.stderr, flush=True)
+        return 1
     return 0
 
 

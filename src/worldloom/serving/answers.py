@@ -1,4 +1,8 @@
-"""Requests as JSON asks for them, checked field by field, and answers as JSON tells them."""
+"""Requests as JSON asks for them, checked field by field, and answers as JSON tells them.
+
+Clients speak of actuators in physical units alone; policy, filter and records know them as shares
+of their ranges, in [-1, 1].
+"""
 
 import json
 import re
@@ -11,6 +15,7 @@ from worldloom.core.names import suggest
 from worldloom.serving.bundle import Bundle
 from worldloom.serving.records import PLANT
 
+IDEMPOTENCY_KEY = r'[A-Za-z0-9._:-]{1,128}|"[A-Za-z0-9._:-]{1,128}"'
 FLAGS = (
     "is_safe",
     "intervened",
@@ -27,8 +32,8 @@ class BadField(ValueError):
     """A field of a request that is not what it must be."""
 
     def __init__(self, field: str, message: str):
-        super().__init__(f"{field}: {message}")
-        self.field, self.message = field, message
+        self.field, self.message = field[:80], message[:200]  # whatever a client made of them
+        super().__init__(f"{self.field}: {self.message}")
 
 
 # Requests ----------------------------------------------------------------------------------------
@@ -37,9 +42,12 @@ class BadField(ValueError):
 def read_body(body: bytes, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
     """The JSON object in a request, with the fields that must and those that may be there."""
     try:
-        content = json.loads(body)
+        # Decoded here: left to itself, json guesses UTF-16 and UTF-32.
+        content = json.loads(body.decode("utf-8"), object_pairs_hook=_object)
+    except BadField:
+        raise
     except (ValueError, RecursionError) as error:
-        raise BadField("body", f"it is not JSON: {error}") from None
+        raise BadField("body", f"it is not JSON in UTF-8: {error}") from None
     if not isinstance(content, dict):
         raise BadField("body", "it is not a JSON object")
     known = [*required, *optional]
@@ -50,6 +58,24 @@ def read_body(body: bytes, required: Sequence[str], optional: Sequence[str] = ()
         if name not in content:
             raise BadField(name, "it is missing")
     return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise BadField(name, "it is there more than once")
+        content[name] = value
+    return content
+
+
+def read_idempotency_key(value: str | None) -> str | None:
+    """The key that a request and its repetitions share; as the header has it, in quotes or not."""
+    if value is None or re.fullmatch(IDEMPOTENCY_KEY, value):
+        return value if value is None else value.strip('"')
+    raise BadField(
+        "Idempotency-Key", "a key is up to 128 letters, digits, dots, colons, dashes, underscores"
+    )
 
 
 def read_plant(content: Mapping[str, Any]) -> str:
@@ -74,14 +100,29 @@ def read_observation(value: Any, signals: Sequence[Mapping[str, Any]]) -> np.nda
 
 
 def read_action(field: str, value: Any, signals: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """An action (m,) in [-1, 1] from numbers in the order of the actuators, or by their names."""
-    values = np.asarray(_values(field, value, signals, missing=False))
+    """An action (m,) in [-1, 1] from positions in physical units, in order or by name."""
+    values = _values(field, value, signals, missing=False)
+    shares = []
     for signal, x in zip(signals, values, strict=True):
-        if not -1.0 <= x <= 1.0:
-            raise BadField(
-                f"{field}.{signal['name']}", f"{x:g} is not in [-1, 1], the actuator's range"
-            )
-    return values.astype(np.float32)
+        low, high = signal["low"], signal["high"]
+        if not low <= x <= high:
+            text = f"{x:.9g} is not in its range, {low:.9g} to {high:.9g} {signal['unit'] or ''}"
+            raise BadField(f"{field}.{signal['name']}", text.rstrip())
+        shares.append(2.0 * (x - low) / ((high - low) or 1.0) - 1.0)
+    return np.asarray(shares, np.float32)
+
+
+def physical(action: Sequence[float], signals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Positions of actuators by name, in physical units, from shares of their ranges."""
+    values = {}
+    for signal, x in zip(signals, action, strict=True):
+        low, high = signal["low"], signal["high"]
+        finite = not isinstance(x, str)  # as records tell what is not
+        value = low + (x + 1.0) / 2.0 * (high - low) if finite else None
+        # What is within the range must not leave it by a rounding: it may come back in a request.
+        inside = finite and -1.0 <= x <= 1.0
+        values[signal["name"]] = min(max(value, low), high) if inside else value
+    return values
 
 
 def _values(
@@ -107,7 +148,8 @@ def _values(
         if x is None and missing:
             numbers.append(float("nan"))
         elif isinstance(x, bool) or not isinstance(x, int | float):
-            raise BadField(f"{field}.{name}", f"{str(x)[:40]!r} is not a number")
+            text = f"{x[:40]!r} is not" if isinstance(x, str) else "not"
+            raise BadField(f"{field}.{name}", f"{text} a number")
         else:
             try:
                 numbers.append(float(x))
@@ -122,18 +164,14 @@ def _values(
 def act_answer(bundle: Bundle, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """What a client hears of a record of kind act or emergency.
 
-    action: in [-1, 1], as the policy and the filter know it; control: in physical units, by name.
+    action, proposed: in physical units; normalised: the action as the record has it, in [-1, 1].
     """
     report = content.get("report")
-    executed = content["action"]
     answer = {
         "plant": content["plant"],
         "step": content["memory"]["step"],
-        "action": executed,
-        "control": {
-            signal["name"]: signal["low"] + (x + 1.0) / 2.0 * (signal["high"] - signal["low"])
-            for signal, x in zip(bundle.action, executed, strict=True)
-        },
+        "action": physical(content["action"], bundle.action),
+        "normalised": content["action"],
         "late": kind == "emergency",
         "stopped": content["after"]["latched"],
     }
@@ -144,20 +182,21 @@ def act_answer(bundle: Bundle, kind: str, content: Mapping[str, Any]) -> dict[st
     return answer | {
         **{name: report[name] for name in FLAGS},
         "reason": bundle.rows[active] if active >= 0 else None,
-        "proposed": [None if isinstance(x, str) else x for x in content["proposed"]],
+        "proposed": physical(content["proposed"], bundle.action),
         "margins": dict(zip(bundle.rows, margins, strict=True)),
         "drift": content["drift"],
     }
 
 
-def plant_answer(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client hears of a record of kind override or reset."""
+def plant_answer(bundle: Bundle, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client hears of a record of kind override or reset, in physical units."""
     after = content["after"]
+    overriding = after["overriding"]
     return {
         "plant": content["plant"],
         "step": after["step"],
         "stopped": after["latched"],
-        "overriding": after["overriding"],
-        "override": after["override"] if after["overriding"] else None,
-        "previous": after["previous"],
+        "overriding": overriding,
+        "override": physical(after["override"], bundle.action) if overriding else None,
+        "previous": physical(after["previous"], bundle.action),
     }

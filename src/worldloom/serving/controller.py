@@ -1,7 +1,8 @@
 """Requests on their way to an action: in turn, in batches, in time, and on record.
 
 * **In turn.** What concerns one plant is carried out one after the other, in the order of arrival;
-  two requests of a plant are never in one batch.
+  two requests of a plant are never in one batch. A request that comes twice with the same
+  idempotency key is answered twice and carried out once.
 * **In batches.** Whatever waits when a batch is finished becomes the next one, padded to one of the
   bundle's sizes.
 * **In time.** A request that has no action when its deadline comes is answered with the emergency
@@ -14,17 +15,21 @@
 import asyncio
 import contextlib
 import secrets
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from worldloom.serving.bundle import Bundle, Drift
+from worldloom.serving.changes import Change, Outcome, write_changes
+from worldloom.serving.health import Loop, Recorder
 from worldloom.serving.journal import Journal
 from worldloom.serving.metrics import Metrics
 from worldloom.serving.plants import (
@@ -37,10 +42,10 @@ from worldloom.serving.plants import (
     restarted,
 )
 from worldloom.serving.program import Rows, pad, stack
-from worldloom.serving.records import memory_numbers, numbers, rows_of
+from worldloom.serving.records import numbers, rows_of
 from worldloom.training.machine import versions
 
-T = TypeVar("T")
+DRAIN_SECONDS = 10.0  # for answers that are under way when the server is told to stop
 
 
 @dataclass(eq=False)
@@ -51,163 +56,243 @@ class _Asked:
     obs: np.ndarray
     key: np.ndarray
     memory: Rows
-    done: "asyncio.Future[dict[str, Any]]"
-    timer: asyncio.TimerHandle | None = None
+    expires: float  # by the event loop's clock
+    about: dict[str, Any]  # what its record says besides
+    done: "asyncio.Future[Outcome]"
     taken: bool = False  # by the batch or by the deadline: the first decides the answer
 
 
-@dataclass(eq=False)
-class _Change:
-    """Something that happens to a plant without the policy: kind of record, content, memory after.
-
-    `make` computes the last two; it runs in a thread.
-    """
-
-    kind: str
-    plant: Plant
-    make: Callable[[], tuple[dict[str, Any], Rows]]
-    done: "asyncio.Future[dict[str, Any]]"
-
-
 class Controller:
-    """Controls plants by a bundle's policy. `open` it in the loop that it is used in."""
+    """Controls plants by a bundle's policy. `open` it in the loop that it is used in.
+
+    Takes the plants over from the log, and notes the start in it; an OSError where it cannot.
+    `failure` says why it has ended by itself, which `on_failure` is called for.
+    """
 
     def __init__(self, bundle: Bundle, journal: Journal, limits: Limits):
         self.bundle, self.journal, self.limits = bundle, journal, limits
         self.metrics = Metrics()
         self.plants = Plants(bundle, limits)
         self.ready = False
+        self.failure: str | None = None
+        self.on_failure: Callable[[], None] = lambda: None
         names = [signal["name"] for signal in bundle.observation]
         self._drift = Drift(bundle.manifest["drift"], names)
         self._seed = secrets.token_hex(8)
         self._asked: deque[_Asked] = deque()  # not a queue: who has waited too long leaves it
-        self._changes: asyncio.Queue[_Change] = asyncio.Queue()
-        self._waiting = 0
+        self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._new_asked = asyncio.Event()
+        self._held: set[asyncio.Task[Outcome]] = set()  # requests under way
+        self._loops: list[Loop] = []
         self._claim = threading.Lock()
+        self._recorder = Recorder(journal, {"policy": bundle.digest})
         # One thread for batches, one for whatever must not wait for a batch.
         self._batcher = ThreadPoolExecutor(1, "batch")
         self._changer = ThreadPoolExecutor(1, "change")
+        self.plants.recover(journal.recovered.latest)
+        note = {
+            "seed": self._seed,
+            "batch_sizes": list(bundle.batch_sizes),
+            "versions": versions(),
+            "signals": bundle.manifest["signals"],  # what numbers stand for, and their order
+        }
+        self._recorder.note("start", note)
 
     # Life ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Recovers the plants from the log, notes the start in it, and answers from now on."""
-        self.plants.recover(self.journal.recovered.latest)
-        note = {
-            "time": time.time(),
-            "policy": self.bundle.digest,
-            "seed": self._seed,
-            "batch_sizes": list(self.bundle.batch_sizes),
-            "versions": versions(),
-            "signals": self.bundle.manifest["signals"],  # what numbers stand for, and their order
-        }
-        self.journal.append([("start", note)])
-        self._new_asked, self._idle = asyncio.Event(), asyncio.Event()
-        self._idle.set()
+        """Answers from now on."""
+
+        def loop(name: str, take: Any, work: Any) -> Loop:
+            return Loop(name, take, work, restarted=self._restarted, gave_up=self._fail)
+
         self._loops = [
-            asyncio.create_task(self._answer_batches()),
-            asyncio.create_task(self._make_changes()),
+            loop("batch", self._next_batch, self._answer_batch),
+            loop("record", self._next_changes, self._make_changes),
         ]
         self.ready = True
 
     async def close(self) -> None:
         """Answers what was asked, notes the end, and closes the log."""
-        if not self.ready:
-            return
         self.ready = False
-        await self._idle.wait()
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        if not self._loops:
+            return
+        if self._held:
+            await asyncio.wait(self._held, timeout=DRAIN_SECONDS)
+        for loop in self._loops:
+            await loop.close()
+        self._loops = []
         self._batcher.shutdown()
         self._changer.shutdown()
-        if self.journal.broken is None:
-            self.journal.append([("stop", {"time": time.time(), "policy": self.bundle.digest})])
+        if self.journal.broken is None and self.failure is None:
+            try:
+                self._recorder.note("stop")
+            except OSError as error:
+                print(f"the end is not on record: {error}", file=sys.stderr, flush=True)
         self.journal.close()
 
-    # What can be asked ---------------------------------------------------------------------------
+    def _restarted(self, name: str) -> None:
+        self.metrics.count("worldloom_loop_restarts_total", loop=name)
 
-    async def act(self, name: str, obs: np.ndarray) -> dict[str, Any]:
-        """The answer for a plant that is observed as obs (n,)."""
-        arrived = asyncio.get_running_loop().time()
-        answer = await self._in_turn(name, lambda plant: self._ask(plant, obs, arrived))
-        self.metrics.seconds.observe(asyncio.get_running_loop().time() - arrived)
-        self.metrics.answered(answer["content"])
-        return answer
+    def _fail(self, why: str) -> None:
+        """Nothing more can be answered: everybody who waits is told, and whoever runs this."""
+        self.failure, self.ready = why, False
+        for task in self._held:
+            task.cancel()
+        self.on_failure()
 
-    async def override(self, name: str, action: np.ndarray | None) -> dict[str, Any]:
-        """Sets an action (m,) that is asked for in place of the policy's, or clears it (None)."""
+    # Whether it answers --------------------------------------------------------------------------
 
-        def make(plant: Plant) -> tuple[dict[str, Any], Rows]:
-            return {"action": _or_none(action)}, overridden(plant.memory, action)
+    async def problem(self) -> str | None:
+        """Why requests are not answered as they should be; None: they are."""
+        stopped = [problem for loop in self._loops if (problem := loop.problem())]
+        if self.failure is not None or stopped:
+            return self.failure or stopped[0]
+        return await self._recorder.problem()
 
-        return await self._in_turn(name, lambda plant: self._change("override", plant, make))
-
-    async def reset(self, name: str, previous: np.ndarray | None) -> dict[str, Any]:
-        """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
-
-        def make(plant: Plant) -> tuple[dict[str, Any], Rows]:
-            return {"previous": _or_none(previous)}, restarted(self.bundle, plant.memory, previous)
-
-        return await self._in_turn(name, lambda plant: self._change("reset", plant, make))
-
-    def gauges(self) -> dict[str, float]:
-        """The values of `worldloom.serving.metrics.GAUGES`."""
+    def gauges(self, problem: str | None) -> dict[str, float]:
+        """The values of `worldloom.serving.metrics.GAUGES`; problem: the present one."""
         return {
-            "worldloom_ready": float(self.ready and self.journal.broken is None),
+            "worldloom_ready": float(self.ready and problem is None),
             "worldloom_plants": len(self.plants),
             "worldloom_plants_latched": self.plants.latched(),
-            "worldloom_waiting": self._waiting,
+            "worldloom_waiting": len(self._held),
             "worldloom_log_records": self.journal.seq + 1,
             "worldloom_log_bytes": self.journal.size,
         }
 
-    # In turn -------------------------------------------------------------------------------------
+    # What can be asked ---------------------------------------------------------------------------
 
-    async def _in_turn(self, name: str, run: Callable[[Plant], Any]) -> dict[str, Any]:
-        if not self.ready:
-            raise Refused(503, "the server is stopping", 5.0)
-        if self._waiting >= self.limits.waiting:
-            raise Refused(503, f"{self._waiting} requests wait already", 1.0)
-        plant = self.plants.find(name, asyncio.get_running_loop().time())
-        self._waiting += 1
-        self._idle.clear()
-        # In a task of its own: a client that goes away must not leave its plant half answered.
-        task = asyncio.ensure_future(self._hold(plant, run))
-        task.add_done_callback(self._left)
-        return await asyncio.shield(task)
+    async def act(
+        self,
+        name: str,
+        obs: np.ndarray,
+        previous: np.ndarray | None = None,
+        idempotency_key: str | None = None,
+    ) -> Outcome:
+        """The answer for a plant that is observed as obs (n,).
 
-    def _left(self, task: "asyncio.Task[Any]") -> None:
-        self._waiting -= 1
-        if not self._waiting:
-            self._idle.set()
-        if not task.cancelled():
-            task.exception()  # looked at, also where nobody waits for it any more
+        previous (m,): where the actuators of a plant are that is not known yet.
+        """
+        arrived = asyncio.get_running_loop().time()
 
-    async def _hold(self, plant: Plant, run: Callable[[Plant], Any]) -> dict[str, Any]:
-        async with plant.turn:
-            outcome = await run(plant)
-            plant.memory = outcome.pop("memory")
+        async def run(plant: Plant) -> Outcome:
+            earlier = plant.answer_to(idempotency_key)
+            if earlier is not None:
+                if earlier["content"]["obs"] != numbers(obs):
+                    text = f"plant {name}: this idempotency key was used for another observation"
+                    raise Refused(409, f"{text}; use a new one")
+                return earlier
+            if not plant.known:
+                _require(plant, previous)
+                await self._change("reset", plant, self._restart(plant, previous))
+            outcome = await self._ask(plant, obs, arrived, idempotency_key)
+            plant.remember(idempotency_key, outcome)
+            self.metrics.seconds.observe(asyncio.get_running_loop().time() - arrived)
+            self.metrics.answered(outcome["content"])
             return outcome
 
-    async def _ask(self, plant: Plant, obs: np.ndarray, arrived: float) -> dict[str, Any]:
+        return await self._in_turn(name, run, previous is not None)
+
+    async def override(self, name: str, action: np.ndarray | None) -> Outcome:
+        """Sets an action (m,) that is asked for in place of the policy's, or clears it (None)."""
+
+        async def run(plant: Plant) -> Outcome:
+            _require(plant, None)
+
+            def make() -> tuple[dict[str, Any], Rows]:
+                return {"action": _or_none(action)}, overridden(plant.memory, action)
+
+            return await self._change("override", plant, make)
+
+        return await self._in_turn(name, run)
+
+    async def reset(self, name: str, previous: np.ndarray | None) -> Outcome:
+        """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
+
+        async def run(plant: Plant) -> Outcome:
+            _require(plant, previous)
+            return await self._change("reset", plant, self._restart(plant, previous))
+
+        return await self._in_turn(name, run, previous is not None)
+
+    # In turn -------------------------------------------------------------------------------------
+
+    async def _in_turn(
+        self, name: str, run: Callable[[Plant], Awaitable[Outcome]], begins: bool = False
+    ) -> Outcome:
+        """Runs what concerns a plant; begins: it says where the actuators of a new one are."""
+        if not self.ready:
+            raise Refused(503, self.failure or "the server is stopping", 5.0)
+        if len(self._held) >= self.limits.waiting:
+            raise Refused(503, f"{len(self._held)} requests wait already", 1.0)
+        now = asyncio.get_running_loop().time()
+        silent = self.plants.to_forget(name, now) if begins else None
+        if silent is not None:
+            await self._hold(silent, self._forget)
+        return await self._hold(self.plants.find(name, now), run)
+
+    async def _hold(self, plant: Plant, run: Callable[[Plant], Awaitable[Outcome]]) -> Outcome:
+        async def held() -> Outcome:
+            async with plant.turn:
+                return await run(plant)
+
+        def left(task: "asyncio.Task[Outcome]") -> None:
+            self._held.discard(task)
+            self.plants.leave(plant)
+            if not task.cancelled():
+                task.exception()  # looked at, also where nobody waits for it any more
+
+        plant.requests += 1
+        # In a task of its own: a client that goes away must not leave its plant half answered.
+        task = asyncio.create_task(held())
+        self._held.add(task)
+        task.add_done_callback(left)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Refused(503, self.failure or "the server is stopping", 5.0)
+        return task.result()
+
+    async def _forget(self, plant: Plant) -> Outcome:
+        """Frees the slot of a plant that was not heard of: on record, it starts anew."""
+        place = np.asarray(self.bundle.manifest["emergency"], np.float32)
+        make = self._restart(plant, place, {"forgotten": True})
+        outcome = await self._change("reset", plant, make)
+        plant.known = False
+        return outcome
+
+    def _restart(
+        self, plant: Plant, previous: np.ndarray | None, about: Mapping[str, Any] | None = None
+    ) -> Callable[[], tuple[dict[str, Any], Rows]]:
+        def make() -> tuple[dict[str, Any], Rows]:
+            content = {"previous": _or_none(previous), **(about or {})}
+            return content, restarted(self.bundle, plant.memory, previous)
+
+        return make
+
+    async def _ask(
+        self, plant: Plant, obs: np.ndarray, arrived: float, idempotency_key: str | None
+    ) -> Outcome:
         loop = asyncio.get_running_loop()
         key = key_for(self._seed, plant.name, int(plant.memory["step"]))
-        asked = _Asked(plant, obs, key, plant.memory, loop.create_future())
-        asked.timer = loop.call_at(arrived + self.limits.deadline, self._expire, asked, "deadline")
+        about = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
+        expires = arrived + self.limits.deadline
+        asked = _Asked(plant, obs, key, plant.memory, expires, about, loop.create_future())
+        # For a time that is past already, uvloop gives a handle that knows no time: only cancel it.
+        timer = loop.call_at(expires, self._expire, asked, "deadline")
         self._asked.append(asked)
         self._new_asked.set()
         try:
-            return await asked.done
+            return _advance(plant, await asked.done)
         finally:
-            asked.timer.cancel()
+            timer.cancel()
 
     async def _change(
-        self, kind: str, plant: Plant, make: Callable[[Plant], tuple[dict[str, Any], Rows]]
-    ) -> dict[str, Any]:
-        done = asyncio.get_running_loop().create_future()
-        self._changes.put_nowait(_Change(kind, plant, lambda: make(plant), done))
-        return await done
+        self, kind: str, plant: Plant, make: Callable[[], tuple[dict[str, Any], Rows]]
+    ) -> Outcome:
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._changes.put_nowait(Change(kind, plant, make, done))
+        return _advance(plant, await done)
 
     # In time -------------------------------------------------------------------------------------
 
@@ -230,39 +315,41 @@ class Controller:
                 "reason": reason,
                 "action": numbers(asked.memory["fallback"]),
             }
-            return content, self.bundle.after_emergency(asked.memory)
+            return content | asked.about, self.bundle.after_emergency(asked.memory)
 
-        self._changes.put_nowait(_Change("emergency", asked.plant, make, asked.done))
+        self._changes.put_nowait(Change("emergency", asked.plant, make, asked.done))
 
     # In batches ----------------------------------------------------------------------------------
 
-    async def _answer_batches(self) -> None:
-        loop = asyncio.get_running_loop()
-        most = max(self.bundle.batch_sizes)
+    async def _next_batch(self) -> list[_Asked]:
+        loop, most = asyncio.get_running_loop(), max(self.bundle.batch_sizes)
         while True:
             batch: list[_Asked] = []
             while self._asked and len(batch) < most:
                 asked = self._asked.popleft()
-                if asked.timer is not None and asked.timer.when() <= loop.time():
+                if asked.expires <= loop.time():
                     self._expire(asked, "deadline")  # its time is up before it is asked
                 elif not asked.taken:
                     batch.append(asked)
-            if not batch:
-                self._new_asked.clear()
-                await self._new_asked.wait()
-                continue
-            try:
-                outcomes = await loop.run_in_executor(self._batcher, self._answer, batch)
-            except Exception as error:  # whatever it is, the plants need an action
-                for asked in batch:
-                    self._expire(asked, f"{type(error).__name__}: {error}"[:200])
-                continue
-            self.metrics.count("worldloom_batches_total", size=self.bundle.padded(len(batch)))
-            for asked, outcome in zip(batch, outcomes, strict=True):
-                if outcome is not None:
-                    self._settle(asked.done, outcome)
+            if batch:
+                return batch
+            self._new_asked.clear()
+            await self._new_asked.wait()
 
-    def _answer(self, batch: list[_Asked]) -> list[dict[str, Any] | OSError | None]:
+    async def _answer_batch(self, batch: list[_Asked]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            outcomes = await loop.run_in_executor(self._batcher, self._answer, batch)
+        except Exception as error:  # whatever it is, the plants need an action
+            for asked in batch:
+                self._expire(asked, f"{type(error).__name__}: {error}"[:200])
+            return
+        for asked, outcome in zip(batch, outcomes, strict=True):
+            if outcome is not None:
+                self._settle(asked.done, outcome)
+        self.metrics.count("worldloom_batches_total", size=self.bundle.padded(len(batch)))
+
+    def _answer(self, batch: list[_Asked]) -> list[Outcome | OSError | None]:
         """Computes a batch and writes its records; None for rows that the deadline took."""
         size = self.bundle.padded(len(batch))
         obs, memory, key = rows = stack([(a.obs, a.memory, a.key) for a in batch])
@@ -281,8 +368,9 @@ class Controller:
                 if mine[i]:
                     content |= results[i]
                     content["drift"] = [self._drift.names[j] for j in np.flatnonzero(strange[i])]
+                    content |= asked.about
                 records.append(("act" if mine[i] else "unused", content))
-            written = self.journal.append(records)
+            written = self._recorder.write(records)
         except OSError as error:
             return [error if first else None for first in mine]
         except Exception:
@@ -291,7 +379,7 @@ class Controller:
             raise
         return [
             {
-                "record": written[i],
+                "record": written[i]._asdict(),
                 "kind": "act",
                 "content": records[i][1],
                 "memory": {name: x[i] for name, x in out["memory"].items()},
@@ -301,46 +389,25 @@ class Controller:
             for i in range(len(batch))
         ]
 
-    async def _make_changes(self) -> None:
+    # On record -----------------------------------------------------------------------------------
+
+    async def _next_changes(self) -> list[Change]:
+        changes = [await self._changes.get()]
+        while not self._changes.empty():
+            changes.append(self._changes.get_nowait())
+        return changes
+
+    async def _make_changes(self, changes: list[Change]) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            changes = await _next(self._changes)
-            try:
-                outcomes = await loop.run_in_executor(self._changer, self._write_changes, changes)
-            except Exception as error:  # whatever it is, those who come after are carried out
-                outcomes = [error] * len(changes)
-            for change, outcome in zip(changes, outcomes, strict=True):
-                self._settle(change.done, outcome)
-
-    def _write_changes(self, changes: list[_Change]) -> list[dict[str, Any] | Exception]:
-        """Carries changes of different plants out and writes their records as one group."""
-        outcomes: list[dict[str, Any] | Exception] = []
-        for change in changes:
-            try:
-                content, after = change.make()
-            except Exception as error:
-                outcomes.append(error)
-                continue
-            about = {
-                "plant": change.plant.name,
-                "time": time.time(),
-                "policy": self.bundle.digest,
-                "memory": memory_numbers(change.plant.memory),
-            }
-            content = about | content | {"after": memory_numbers(after)}
-            outcomes.append({"kind": change.kind, "content": content, "memory": after})
-        made = [outcome for outcome in outcomes if isinstance(outcome, dict)]
         try:
-            places = self.journal.append([(x["kind"], x["content"]) for x in made])
-        except OSError as error:
-            return [error] * len(changes)
-        for outcome, place in zip(made, places, strict=True):
-            outcome["record"] = place
-        return outcomes
+            write = partial(write_changes, changes, self._recorder)
+            outcomes = await loop.run_in_executor(self._changer, write)
+        except Exception as error:  # whatever it is, those who come after are carried out
+            outcomes = [error] * len(changes)
+        for change, outcome in zip(changes, outcomes, strict=True):
+            self._settle(change.done, outcome)
 
-    def _settle(
-        self, done: "asyncio.Future[dict[str, Any]]", outcome: dict[str, Any] | Exception
-    ) -> None:
+    def _settle(self, done: "asyncio.Future[Outcome]", outcome: Outcome | Exception) -> None:
         if done.done():
             return
         if isinstance(outcome, OSError):
@@ -351,13 +418,17 @@ class Controller:
             done.set_result(outcome)
 
 
+def _advance(plant: Plant, outcome: Outcome) -> Outcome:
+    plant.memory, plant.known = outcome.pop("memory"), True
+    return outcome
+
+
+def _require(plant: Plant, previous: np.ndarray | None) -> None:
+    """Refused where nobody said where a plant's actuators are: rates count from there."""
+    if not plant.known and previous is None:
+        text = f"plant {plant.name} is not known: say where its actuators are"
+        raise Refused(409, f"{text}, as `previous` of /reset or of /act")
+
+
 def _or_none(action: np.ndarray | None) -> Any:
     return None if action is None else numbers(action)
-
-
-async def _next(queue: "asyncio.Queue[T]", most: float = float("inf")) -> list[T]:
-    """Whatever waits in a queue, at least one and at most so many."""
-    taken = [await queue.get()]
-    while len(taken) < most and not queue.empty():
-        taken.append(queue.get_nowait())
-    return taken

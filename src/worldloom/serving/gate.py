@@ -16,8 +16,11 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-OPEN = ("/health", "/ready")  # for whoever watches over the server: nothing is told there
-PATHS = (*OPEN, "/act", "/override", "/reset", "/metrics", "/policy", "/openapi.json")
+OPEN = ("/health", "/ready")  # for whoever watches over the server: whether it works, or why not
+POSTS = ("/act", "/override", "/reset")
+PATHS = (*OPEN, *POSTS, "/metrics", "/policy", "/openapi.json")
+# Two of one of these would leave it to the reader which one counts.
+ONCE = (b"authorization", b"host", b"content-type", b"idempotency-key")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Gate:
 
         headers = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
-        if refusal is None and scope["method"] == "POST":
+        if refusal is None and _posted(scope):
             body = await self._body(headers, receive)
             if isinstance(body, bytes):
                 receive = _again(body, receive)
@@ -70,6 +73,10 @@ class Gate:
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if scope["path"] in OPEN:
             return None
+        names = [name for name, _ in scope["headers"]]
+        twice = next((name for name in ONCE if names.count(name) > 1), None)
+        if twice is not None:
+            return 400, f"the header {twice.decode()} is there more than once"
         if self._token is None:
             # Without a token, a page in a browser on this machine must not get through by a name
             # that leads here.
@@ -83,7 +90,7 @@ class Gate:
             right = hmac.compare_digest(_digest(token.strip()), self._token)
             if kind.lower() != b"bearer" or not right:
                 return 401, "a token is needed: Authorization: Bearer TOKEN"
-        if scope["method"] == "POST":
+        if _posted(scope):
             kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != b"application/json":
                 return 415, "the body must be application/json"
@@ -111,6 +118,10 @@ class Gate:
                         return b"".join(parts)
         except TimeoutError:
             return 408, f"the body took more than {self._rules.body_seconds:g} s"
+
+
+def _posted(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"] in POSTS
 
 
 def is_loopback(host: str) -> bool:

@@ -17,6 +17,7 @@ COUNTERS = {
     "worldloom_emergencies_total": ("Emergency actions answered", ("reason",)),
     "worldloom_drift_total": ("Observations outside of the training data", ("signal",)),
     "worldloom_batches_total": ("Batches computed, by their padded size", ("size",)),
+    "worldloom_loop_restarts_total": ("Loops that failed and were started again", ("loop",)),
 }
 GAUGES = {
     "worldloom_ready": "1 while requests are answered",

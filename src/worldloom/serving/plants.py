@@ -1,10 +1,17 @@
-"""The plants that a server controls: each with a memory, a turn to wait for, and a rate limit."""
+"""The plants that a server controls: each with a memory, a turn to wait for, and a rate limit.
+
+A plant is known, and has a slot, once somebody said where its actuators are. It keeps the slot
+until another needs it and it has not been heard of for long; a stop or an override is never
+forgotten.
+"""
 
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +33,7 @@ class Limits:
     burst: float = 100.0  # of them at once
     plants: int = 10_000
     waiting: int = 2_000  # requests at once
+    forget_after: float = 7 * 86_400.0  # seconds of silence that may cost a plant its slot
 
 
 class Refused(Exception):
@@ -55,6 +63,9 @@ class Bucket:
         return 0.0
 
 
+KEYS = 8  # idempotency keys that a plant remembers the answers to
+
+
 @dataclass(eq=False)
 class Plant:
     """One controlled plant. Its memory changes only when the record of the change is written."""
@@ -62,50 +73,91 @@ class Plant:
     name: str
     memory: Rows
     bucket: Bucket
+    known: bool  # whether its memory says where its actuators are
+    heard: float  # when, by the event loop's clock
+    requests: int = 0  # under way
     # First come, first served: what concerns one plant happens in the order it arrived in.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _answers: dict[str, str] = field(default_factory=dict)  # idempotency key -> JSON, newest last
+
+    def remember(self, key: str | None, outcome: Mapping[str, Any]) -> None:
+        """Keeps what a request with an idempotency key led to."""
+        if key is not None:
+            self._answers[key] = json.dumps(outcome)
+            if len(self._answers) > KEYS:
+                del self._answers[next(iter(self._answers))]
+
+    def answer_to(self, key: str | None) -> dict[str, Any] | None:
+        """What an earlier request with this key led to."""
+        return json.loads(self._answers[key]) if key in self._answers else None
 
 
 class Plants:
-    """Plants by their ids. One that is not known yet starts with the bundle's initial memory."""
+    """Plants by their ids. One that is not known starts with the bundle's initial memory."""
 
     def __init__(self, bundle: Bundle, limits: Limits):
         self._start, self._limits = bundle.initial_memory(), limits
-        self._known: dict[str, Plant] = {}
+        self._plants: dict[str, Plant] = {}
         # Compiled now: an operator's first wish must not hold up another plant's emergency action.
         wished = overridden(self._start, self._start["previous"])
         restarted(bundle, overridden(wished, None), None)
 
     def recover(self, latest: Mapping[str, bytes]) -> None:
-        """Takes over the memories that the last records of a log, by plant, leave behind."""
+        """Takes over what the last records of a log, by plant, leave behind."""
         for name, line in latest.items():
-            self._known[name] = self._make(name, memory_array(json.loads(line)["after"]), 0.0)
+            content = json.loads(line)
+            if not content.get("forgotten"):
+                after = memory_array(content["after"])
+                plant = self._plants[name] = self._make(name, after, time.monotonic())
+                plant.known = True
+                record = {key: content[key] for key in ("seq", "hash")}
+                outcome = {"kind": content["kind"], "content": content, "record": record}
+                plant.remember(content.get("idempotency_key"), outcome)
 
     def find(self, name: str, now: float) -> Plant:
         """The plant with this id; Refused where it asks too often or is one too many."""
-        plant = self._known.get(name)
+        plant = self._plants.get(name)
         if plant is None:
             most = self._limits.plants
-            if len(self._known) >= most:
+            if len(self._plants) >= most:
                 text = f"plant {name}: {most} plants are controlled already"
                 raise Refused(429, f"{text}; raise --plants or use an id that is known")
-            plant = self._known[name] = self._make(name, self._start, now)
+            plant = self._plants[name] = self._make(name, self._start, now)
         wait = plant.bucket.wait(now)
         if wait > 0.0:
             rate = self._limits.rate
             raise Refused(429, f"plant {name} asks more than {rate:g} times a second", wait)
+        plant.heard = now
         return plant
 
+    def leave(self, plant: Plant) -> None:
+        """Notes the end of a request. A plant that is not known then has no slot."""
+        plant.requests -= 1
+        if not plant.requests and not plant.known:
+            del self._plants[plant.name]
+
+    def to_forget(self, name: str, now: float) -> Plant | None:
+        """The plant whose slot one with this id needs: silent for longest, and for long enough."""
+        if name in self._plants or len(self._plants) < self._limits.plants:
+            return None
+        silent = [
+            plant
+            for plant in self._plants.values()
+            if now - plant.heard >= self._limits.forget_after
+            and not (plant.requests or plant.memory["latched"] or plant.memory["overriding"])
+        ]
+        return min(silent, key=lambda plant: plant.heard, default=None)
+
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._plants)
 
     def latched(self) -> int:
         """How many plants are stopped."""
-        return sum(bool(plant.memory["latched"]) for plant in self._known.values())
+        return sum(bool(plant.memory["latched"]) for plant in self._plants.values())
 
     def _make(self, name: str, memory: Rows, now: float) -> Plant:
         rate, burst = self._limits.rate, self._limits.burst
-        return Plant(name, memory, Bucket(rate, burst, burst, now))
+        return Plant(name, memory, Bucket(rate, burst, burst, now), known=False, heard=now)
 
 
 def key_for(seed: str, plant: str, step: int) -> np.ndarray:

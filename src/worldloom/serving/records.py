@@ -12,6 +12,7 @@ hash is the sha256 of its line without `,"hash":"..."}`: it can be checked witho
     emergency  the action that the memory held ready was answered: out of time, or a failure
     override   somebody set or cleared an override
     reset      somebody lifted a latched stop, or said where the actuators are
+    resume     records can be written again: why they could not be
     stop       a server ended in good order
 
 Arrays are lists of numbers that give the same float32 when they are read; what is not finite is
@@ -83,8 +84,10 @@ def encode_snapshot(
     """A record of kind segment, from the lines of the last start and of the plants' last changes.
 
     They go in as they are: to parse and to write those of many plants would keep answers waiting.
+    Plants that were forgotten are left out.
     """
-    plants = b",".join(b'"%b":%b' % (name.encode(), line[:-1]) for name, line in latest.items())
+    kept = {name: line for name, line in latest.items() if b'"forgotten":true' not in line}
+    plants = b",".join(b'"%b":%b' % (name.encode(), line[:-1]) for name, line in kept.items())
     more = b',"start":%b,"plants":{%b}' % (start[:-1], plants)
     return encode(seq, seq, prev, "segment", content, more)
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import signal
 import socket
 import sys
@@ -12,12 +13,13 @@ from typing import Any
 
 from worldloom.core.checks import check_fields
 from worldloom.serving.bundle import Bundle, load_bundle
-from worldloom.serving.controller import Controller, Limits
+from worldloom.serving.connections import ConnectionLimits, limited
+from worldloom.serving.controller import DRAIN_SECONDS, Controller, Limits
 from worldloom.serving.gate import GateRules, is_loopback
 from worldloom.serving.journal import Fsync, Journal
 
 SWITCH_SECONDS = 0.0005  # how long one thread may keep the others from running
-DRAIN_SECONDS = 10  # for answers that are under way when the server is told to stop
+SPARE_FILES = 64  # besides connections
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,14 @@ class ServeConfig:
     segment_mb: float = 64.0  # of the log
     body_bytes: int = 64 * 1024
     limits: Limits = field(default_factory=Limits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     """Serves until SIGTERM or Ctrl-C, then answers what was asked and returns.
 
-    ready: told the address when requests are about to be answered.
+    ready: told the address when requests are about to be answered. A RuntimeError where the server
+    ends by itself, because it cannot answer any more.
     """
     uvicorn = _uvicorn()
     check(config)
@@ -65,9 +69,35 @@ def check(config: ServeConfig) -> None:
         )
     if config.token is not None and len(config.token) < 16:
         raise ValueError(f"the token has {len(config.token)} characters; use at least 16")
+    if not 0 <= config.port <= 65535:
+        raise ValueError(
+            f"--port {config.port}: ports are numbers from 0 (any that is free) to 65535"
+        )
     check_fields("serve", config, at_least={"body_bytes": 1}, positive=("segment_mb",))
     least = {"burst": 1, "plants": 1, "waiting": 1}
-    check_fields("serve", config.limits, at_least=least, positive=("deadline", "rate"))
+    positive = ("deadline", "rate", "forget_after")
+    check_fields("serve", config.limits, at_least=least, positive=positive)
+    check_fields(
+        "serve", config.connections, at_least={"connections": 1}, positive=("idle_seconds",)
+    )
+    _allow_files(config.connections.connections + SPARE_FILES)
+
+
+def _allow_files(count: int) -> None:
+    """Lets this process open so many files; a ValueError where the system does not."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+        except (ValueError, OSError):
+            raise ValueError(
+                f"--connections {count - SPARE_FILES} needs {count} open files, and {hard} are "
+                "allowed (ulimit -n); allow more, or fewer connections"
+            ) from None
 
 
 def same_policy(journal: Journal, bundle: Bundle) -> None:
@@ -80,6 +110,25 @@ def same_policy(journal: Journal, bundle: Bundle) -> None:
             f"{journal.path} is the log of policy {policy[:12]}, {bundle.folder} holds "
             f"{bundle.digest[:12]}; name another log with --log"
         )
+
+
+def settings(app: Any, limits: ConnectionLimits, **more: Any) -> Any:
+    """How uvicorn runs the application."""
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    options: dict[str, Any] = {
+        "http": limited(AutoHTTPProtocol, limits),
+        "log_level": "error",  # strangers could fill a disk with warnings
+        "access_log": False,
+        "server_header": False,
+        "date_header": False,
+        "timeout_keep_alive": math.ceil(limits.idle_seconds),
+        "timeout_graceful_shutdown": math.ceil(DRAIN_SECONDS),
+        "lifespan": "on",
+        "ws": "none",
+    }
+    return uvicorn.Config(app, **(options | more))
 
 
 def _serve(
@@ -95,17 +144,8 @@ def _serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     rules = GateRules(config.token, config.body_bytes)
     app = make_app(controller, rules, lambda: ready(address))
-    settings = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-        lifespan="on",
-        ws="none",
-    )
-    server = uvicorn.Server(settings)
+    server = uvicorn.Server(settings(app, config.connections))
+    controller.on_failure = lambda: setattr(server, "should_exit", True)
     # What was loaded stays; looking through it again and again would only cost answers time.
     gc.collect()
     gc.freeze()
@@ -117,6 +157,8 @@ def _serve(
     finally:
         for number, handler in former:
             signal.signal(number, handler)
+    if controller.failure is not None:
+        raise RuntimeError(controller.failure)
     if not server.started:
         raise ValueError("the server could not start; see above")
 
