@@ -241,6 +241,7 @@ def test_a_resumed_run_is_whole_in_tensorboard(tracked, read_rows):
 
 @in_stores
 def test_a_registered_run_can_be_loaded_from_what_mlflow_gives_back(tracked, tmp_path):
+    import mlflow.pyfunc
     from mlflow.artifacts import download_artifacts
 
     import worldloom
@@ -256,5 +257,8 @@ def test_a_registered_run_can_be_loaded_from_what_mlflow_gives_back(tracked, tmp
         got = download_artifacts(artifact_uri=version.source, dst_path=str(tmp_path / str(number)))
         loaded = worldloom.load(got)
         assert loaded.iteration == own.iteration == 6
+        obs = np.zeros((2, *own.problem.env.spec.observation.shape), np.float32)
+        model = mlflow.pyfunc.load_model(got)
+        np.testing.assert_array_equal(model.predict(obs), own.act(obs))
         assert jax.tree.all(jax.tree.map(np.array_equal, loaded.agents, own.agents))
     assert json.loads((folder / "mlflow.json").read_text())["run_id"] == version.run_id

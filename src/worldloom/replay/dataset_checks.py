@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from worldloom.replay.dataset import Dataset, columns_of
+from worldloom.replay.dataset_resample import is_uneven, usual_step
 
 Columns = Mapping[str, np.ndarray]
 REQUIRED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -23,6 +24,7 @@ KINDS = {
     "action_range": "an action is outside of [-1, 1]",
     "out_of_range": "a signal is outside of its declared range",
     "time": "time does not go forward within an episode",
+    "uneven": "a step takes more or less time than the others",
     "broken_link": "a next observation is not the observation of the next row",
     "duplicate": "a row repeats an earlier one in every column",
     "empty_episode": "an episode has no step",
@@ -32,6 +34,7 @@ FATAL = ("shape", "not_finite", "flag", "action_range")
 OPTIONAL = ("cost", "log_prob", "time")
 LINK_TOLERANCE = 1e-5  # of the size of the numbers: a format may have rounded them
 ACTION_TOLERANCE = 1e-6
+UNEVEN = "a step of {value} s, where others take {usual:.7g} s; `data convert --resample` mends it"
 
 
 class Range(Protocol):
@@ -202,6 +205,8 @@ def _misshapen(name: str, data: Columns) -> str | None:
     if value.ndim != axes:
         shape = "(rows, columns)" if axes == 2 else "(rows,)"
         return f"{name} has shape {value.shape}; it must be {shape}"
+    if axes == 2 and not value.shape[1] and name != "cost":
+        return f"{name} has no columns"
     return None if len(value) == rows else f"{name} has {len(value)} rows, obs has {rows}"
 
 
@@ -236,7 +241,8 @@ def _bad_values(
         bad = (data[key] != 0) & (data[key] != 1)
         yield "flag", key, bad, f"{key} is {{value}}, not 0 or 1", data[key]
     for name, value in zip(names["action"], data["action"].T, strict=True):
-        outside = np.isfinite(value) & (np.abs(value) > 1.0 + ACTION_TOLERANCE)
+        size = np.abs(value, dtype=np.float64)  # -128 is its own size as an int8
+        outside = np.isfinite(value) & (size > 1.0 + ACTION_TOLERANCE)
         yield "action_range", name, outside, f"{name} is {{value}}, outside of [-1, 1]", value
     # In every observation, and in the next ones that no row shows again.
     unseen = np.append(~_inside(data), True)
@@ -258,6 +264,11 @@ def _bad_order(data: Columns) -> Iterator[Suspect]:
         time = data["time"]
         back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
         yield "time", "time", back, "time is {value}, after {other}", time, np.roll(time, 1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            steps = np.append(np.where(_inside(data), np.diff(time), np.nan), np.nan)
+        usual = usual_step(steps)
+        text = UNEVEN.format(value="{value}", usual=usual)
+        yield "uneven", "time", is_uneven(steps, usual), text, steps
         # A plant at rest repeats itself, but not its clock.
         parts.append(np.ascontiguousarray(time, np.float64))
     # Rows that are, bit for bit, an earlier row.

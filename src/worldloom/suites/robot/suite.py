@@ -1,6 +1,5 @@
 """The robot suite: a small biped that learns to stand and to walk, or a robot of the user's own."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,23 +31,8 @@ class RobotRules:
     starts: str = "home"  # initial states: home, or reference for frames of the reference gait
 
     def __post_init__(self):
-        for name in ("command", "push_force"):
-            value = getattr(self, name)
-            if value is not None and len(value) != 2:
-                raise ValueError(f"biped: world.{name}={value!r}; give the least and the most")
-        check_fields(
-            "biped",
-            self,
-            at_least={
-                "randomise": 0,
-                "noise": 0,
-                "command": -math.inf,
-                "push_force": 0,
-                "push_steps": 1,
-                "horizon": 1,
-            },
-            choices={"starts": ("home", "reference")},
-        )
+        check_fields("biped", self, choices={"starts": ("home", "reference")})
+        resolve("worldloom.suites.robot.task:check_rules")("biped", self.options())
 
     def options(self) -> dict[str, Any]:
         """As `worldloom.suites.robot.world.world` takes them."""
