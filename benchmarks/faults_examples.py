@@ -485,7 +485,6 @@ def arc_task(folder: Path) -> Case:
     return case
 
 
-# By name, with how many of a hundred calls each is worth: what is quick is called more often.
 FORMATS: dict[str, Callable[[Path], Case]] = {
     "config.json": config_json,
     "config.yaml": config_yaml,

@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -167,6 +169,34 @@ def test_nothing_is_imported_or_written_before_a_run_starts(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_limits_and_off_policy_estimates_are_metrics_by_name(tmp_path):
+    from worldloom.suites.plant.evaluate import Outcome, PlantEvaluation
+
+    (tmp_path / "config.json").write_text('{"hash": 1, "command": 2, "versions": {"worldloom": 3}}')
+    estimate = {"value": 5.0, "low": 4.0, "high": 6.0, "effective": 9.0, "method": "fqe"}
+    told = {"estimates": [estimate], "logged_return": 3.0, "support": {"outside": 0.5}}
+    (tmp_path / "ope.json").write_text(json.dumps(told))
+    ones = np.ones(2)
+    crossed = Outcome(ones, ones, ones, np.array([0.25, 0.0]), np.array([-1.0, 2.0]), 0.0, 0.0)
+    trajectories: Any = None
+    limits = ("too hot", "dry")
+    evaluation = PlantEvaluation(crossed, crossed, trajectories, trajectories, limits, None, 1.0)
+    config = SimpleNamespace(to_dict=dict)
+    run: Any = SimpleNamespace(folder=tmp_path, steps=7, interrupted=False, config=config)
+    hook = Tracking(Recorder())
+    hook.on_start(run)
+    hook.on_evaluation(run, evaluation)
+    hook.on_end(run)
+    hook.close()
+    tracker: Any = hook.tracker
+    assert tracker.failures == 0
+    assert points(tracker, "eval/bare/violated/too hot") == [(7, 0.25)]
+    assert points(tracker, "eval/filtered/worst_margin/dry") == [(7, 2.0)]
+    assert points(tracker, "ope/fqe/value") == [(7, 5.0)]
+    assert points(tracker, "ope/logged_return") == [(7, 3.0)]
+    assert points(tracker, "ope/support/outside") == [(7, 0.5)]
 
 
 # With MLflow and TensorBoard themselves ----------------------------------------------------------

@@ -21,13 +21,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def listed(parts: Iterable[str], most: int, between: str = ", ") -> str:
     """The first parts, as many as fit in `most` characters, and how many there are beside them."""
     parts = list(parts)
-    text = between.join(parts)
-    if len(text) <= most:
-        return text
-    ends = [text.find(between, at) for at in range(most)]
-    count = len([end for end in dict.fromkeys(ends) if 0 <= end < most])
-    shown = between.join(parts[:count]) if count else one_line(parts[0], most)
-    return f"{shown}{between}... ({len(parts)} in all)"
+    fitting, length = [], 0
+    for part in parts:
+        length += len(part) + len(between)
+        if length > most and fitting:
+            return f"{between.join(fitting)}{between}... ({len(parts)} in all)"
+        fitting.append(one_line(part, most))
+    return between.join(fitting)
 
 
 def shown(value: Any) -> str:

@@ -116,7 +116,7 @@ def _is_plain(value: Any) -> bool:
     """A number, or a few of them."""
     if isinstance(value, list | tuple):
         return len(value) == 2 and all(isinstance(x, int | float | np.number) for x in value)
-    return isinstance(value, int | float | np.number | np.ndarray)
+    return isinstance(value, int | float) or hasattr(value, "__array__")
 
 
 # The tasks -------------------------------------------------------------------------------------
