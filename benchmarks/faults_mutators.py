@@ -144,7 +144,7 @@ def spoil_tree(rng: Random, tree: Any) -> Any:
             name = rng.choice(("", "x", "no such key", f"{key}_", str(key).upper(), "é", "a.b"))
             holder[name] = holder.pop(key) if kind == 8 else holder[key]
         else:
-            holder[key:key] = [_copy(holder[key])] * rng.choice((1, 2, 100))
+            holder[key:key] = [_copy(holder[key])] * rng.choice((1, 2, 20))
     return tree if rng.random() > 0.01 else rng.choice(VALUES)
 
 
@@ -202,7 +202,9 @@ def spoil_array(rng: Random, array: np.ndarray) -> np.ndarray:
     if kind == 1:
         return array[: rng.randrange(len(array) + 1)] if array.ndim else array[None]
     if kind == 2:
-        return rng.choice((array[..., None], array[None], array.T, array.ravel(), array[:0]))
+        return rng.choice(
+            (array[..., None], array[None], array.T, array.ravel(), array.ravel()[:0])
+        )
     if kind == 3:
         return np.asarray(rng.choice((0, 1.5, "text", None, math.nan, 2**70, [], [[]], [1, 2])))
     if kind == 4:

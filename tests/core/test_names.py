@@ -18,7 +18,7 @@ def test_long_lists_values_and_messages_are_cut_where_a_line_ends():
     assert len(suggest("chess", many)) < 200
     assert listed(["a" * 500], 40).startswith("aaa")
     assert len(listed(["a" * 500, "b"], 40)) < 80
-    assert shown("x" * 5000) == f"'{'x' * 28}...{'x' * 27}'"
+    assert shown("x" * 5000) == f"'{'x' * 27}...{'x' * 28}'"
     bomb = [["lol"] * 9]
     for _ in range(40):
         bomb = [bomb] * 9

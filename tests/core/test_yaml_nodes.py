@@ -37,7 +37,7 @@ def test_aliases_that_stand_for_more_than_memory_holds_are_refused():
 
 
 def test_complaints_quote_no_more_than_fits():
-    node = parse_yaml(f"{'k' * 3000}: {'v' * 3000}", "w.yaml")
+    node = parse_yaml(f"{'k' * 900}: {'v' * 3000}", "w.yaml")
     (entry,) = node.entries().values()
     assert len(str(entry.error("too long"))) <= 300
     with pytest.raises(ValueError, match="is not a finite number") as error:

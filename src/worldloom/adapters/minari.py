@@ -338,20 +338,18 @@ def _columns(folder: Path, episodes: list[Any]) -> tuple[dict[str, np.ndarray], 
                 f"it must have {steps + 1}"
             )
         for name in listed[1:]:
-            if len(arrays[name]) != steps:
-                raise ValueError(
-                    f"{folder}: episode {number} has {len(arrays[name])} {name} for {steps} steps"
-                )
+            count = len(arrays[name]) if name == "actions" else arrays[name].size
+            if count != steps:
+                raise ValueError(f"{folder}: episode {number} has {count} {name} for {steps} steps")
         truncated, terminated = (
-            arrays[name].reshape(steps, -1)[:, 0].astype(bool)
-            for name in ("truncations", "terminations")
+            arrays[name].reshape(steps).astype(bool) for name in ("truncations", "terminations")
         )
         if number < len(episodes) - 1 and not (truncated[-1] or terminated[-1]):
             truncated[-1] = True  # another one begins: the log stops here
         of_episode = {
             "obs": obs[:-1],
             "action": arrays["actions"],
-            "reward": arrays["rewards"],
+            "reward": arrays["rewards"].reshape(steps),
             "next_obs": obs[1:],
             "terminated": terminated,
             "truncated": truncated,

@@ -257,7 +257,11 @@ def asked_devices(settings: Sequence[str], *, resume: str = "", config: str = ""
     """How many devices a run will ask for, found out without importing any world."""
     base = read_header(resume)["config"] if resume else _read_yaml(config) if config else {}
     given = [words for flag, words in flags_of(settings) if flag == "--devices"]
-    return read_value("--devices", given[-1], int) if given else int(base.get("devices", 1))
+    return (
+        read_value("--devices", given[-1], int)
+        if given
+        else convert("devices", base.get("devices", 1), int)
+    )
 
 
 def _starting_point(

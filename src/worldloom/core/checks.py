@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from worldloom.core.names import shown, suggest
+from worldloom.core.names import one_line, shown, suggest
 
 # Sizes by the names that settings have for them, beyond which memory or patience ends long before
 # anything is learned.
@@ -67,8 +67,8 @@ def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
         if isinstance(entry, bool) or not isinstance(entry, Real):  # numpy has numbers of its own
             raise ValueError(f"{owner}: {name}={shown(value)}; it must be a number")
         if not -math.inf < entry < math.inf:  # also of whole numbers that no float holds
-            raise ValueError(f"{owner}: {name}={value}; it must be a finite number")
-        if not fits(entry):
-            raise ValueError(f"{owner}: {name}={shown(value)}; it must {words}")
-        if entry > MOST.get(name, math.inf):
-            raise ValueError(f"{owner}: {name}={shown(value)}; it must be at most {MOST[name]}")
+            raise ValueError(f"{owner}: {name}={one_line(value, 80)}; it must be a finite number")
+        most = MOST.get(name, 2**63 - 1 if isinstance(entry, int) else math.inf)
+        if not fits(entry) or entry > most:
+            words = words if entry <= most else f"be at most {most}"
+            raise ValueError(f"{owner}: {name}={one_line(value, 80)}; it must {words}")

@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):
                 line = key_node.start_mark.line + 1
                 raise yaml.YAMLError(f"{one_line(key, 60)} is written twice (line {line})")
             keys.add(key)
-        return super().construct_mapping(node, deep)
+        return super().construct_mapping(node, deep)  # pyright: ignore[reportArgumentType]
 
 
 # Numbers such as 1e6, which YAML takes for text.
@@ -111,6 +111,10 @@ def read_text(path: str | Path) -> str:
 
 def parse_yaml(text: str, source: str) -> Node:
     """What a YAML text says; `source` is named in complaints."""
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(
+            f"{source}: {len(text):,} characters; at most {_MOST_CHARACTERS:,} are read"
+        )
     loader = None
     try:
         loader = _Loader(text)
@@ -126,7 +130,7 @@ def parse_yaml(text: str, source: str) -> Node:
             loader.dispose()
 
 
-_MOST_VALUES = 1_000_000
+_MOST_CHARACTERS, _MOST_VALUES = 2**20, 1_000_000
 
 
 def _size(node: yaml.Node, known: dict[int, float]) -> float:

@@ -31,10 +31,9 @@ KINDS = {
 }
 # No learner can use rows with these; the others are for an engineer to judge.
 FATAL = ("shape", "not_finite", "flag", "action_range")
-OPTIONAL = ("cost", "log_prob", "time")
+OPTIONAL = ("cost", "log_prob", "time", "next_time")
 LINK_TOLERANCE = 1e-5  # of the size of the numbers: a format may have rounded them
 ACTION_TOLERANCE = 1e-6
-UNEVEN = "a step of {value} s, where others take {usual:.7g} s; `data convert --resample` mends it"
 
 
 class Range(Protocol):
@@ -133,7 +132,8 @@ def check(
     """Looks for every kind of defect in one pass.
 
     Args:
-        data: columns of N rows named as in `Rows`, optionally with cost, log_prob and time (N,).
+        data: columns of N rows named as in `Rows`, optionally with cost, log_prob, time (N,)
+            and next_time (N,), the time that a row leads to.
         observation: names and ranges of the n signals; without them no range is checked.
         action: names of the m actuators; their range is [-1, 1].
         lines: the line of each row (N,) in the file it comes from.
@@ -264,11 +264,13 @@ def _bad_order(data: Columns) -> Iterator[Suspect]:
         time = data["time"]
         back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
         yield "time", "time", back, "time is {value}, after {other}", time, np.roll(time, 1)
-        with np.errstate(invalid="ignore", over="ignore"):
-            steps = np.append(np.where(_inside(data), np.diff(time), np.nan), np.nan)
+        steps = _steps(data)
         usual = usual_step(steps)
-        text = UNEVEN.format(value="{value}", usual=usual)
-        yield "uneven", "time", is_uneven(steps, usual), text, steps
+        text = (
+            f"a step of {{value}} s, where others take {usual:.7g} s; `data convert --resample` "
+            "mends it"
+        )
+        yield "uneven", "time", is_uneven(steps, usual) & ~back, text, steps
         # A plant at rest repeats itself, but not its clock.
         parts.append(np.ascontiguousarray(time, np.float64))
     # Rows that are, bit for bit, an earlier row.
@@ -278,6 +280,16 @@ def _bad_order(data: Columns) -> Iterator[Suspect]:
     earlier = first[inverse]
     again = earlier != np.arange(count)
     yield "duplicate", "row", again, "the same as row {other}", None, earlier
+
+
+def _steps(data: Columns) -> np.ndarray:
+    """Seconds (N,) that each row takes; NaN where nobody knows, in the last of an episode."""
+    time = data["time"].astype(np.float64)
+    after = data.get("next_time")
+    if after is None:
+        after = np.append(np.where(_inside(data), time[1:], np.nan), np.nan)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return after.astype(np.float64) - time
 
 
 # Links -------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from worldloom.core.names import one_line, shown, suggest
-from worldloom.replay.dataset_checks import UNEVEN, Defect
+from worldloom.replay.dataset_checks import Defect
 from worldloom.replay.dataset_files import Logged
 from worldloom.replay.dataset_mapping import ColumnMapping
-from worldloom.replay.dataset_resample import Method, Samples, is_uneven, resample, usual_step
+from worldloom.replay.dataset_resample import Method, Samples, resample
 
 # reward(obs (N, n), action (N, m), next_obs (N, n)) -> (N,), where no column holds it.
 RewardFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -92,7 +92,7 @@ def read_csv(
     if mapping.cost:
         columns["cost"] = np.stack([numbers[name][at] for name in mapping.cost], 1)
     if time is not None:
-        columns["time"] = time[at]
+        columns |= {"time": time[at], "next_time": time[at + 1]}
     units = ", ".join(f"{s.name} [{s.unit}]" for s in (*mapping.observation, *mapping.action))
     return Logged(
         path,
@@ -209,7 +209,7 @@ def _defects(
     at: np.ndarray,
     last: np.ndarray,
 ) -> Iterator[Defect]:
-    """What no row shows a check: episodes of one sample, and what time does in a last step.
+    """What no row shows a check: episodes of one sample, and a time that goes back at an end.
 
     at (N,): the samples that are rows; last (N,): which of these end an episode. A `row` of an
     episode without a step is the one that would have come next.
@@ -220,16 +220,8 @@ def _defects(
         yield Defect("empty_episode", int(np.searchsorted(at, i)), "episode", text)
     if time is None:
         return
-    with np.errstate(invalid="ignore"):
-        steps = time[at + 1] - time[at]
-    usual = usual_step(steps)
-    uneven = is_uneven(steps, usual)
-    for row in np.flatnonzero(last & ((steps <= 0.0) | uneven)):
+    for row in np.flatnonzero(last):
         i = at[row] + 1
-        place = f"row {row} (line {lines[i]})"
-        if uneven[row]:
-            text = UNEVEN.format(value=f"{steps[row]:.7g}", usual=usual)
-            yield Defect("uneven", int(row), "time", f"{place}: {text}")
-        else:
-            text = f"{place}: time is {time[i]:.7g}, after {time[i - 1]:.7g}"
+        if time[i] <= time[i - 1]:
+            text = f"row {row} (line {lines[i]}): time is {time[i]:.7g}, after {time[i - 1]:.7g}"
             yield Defect("time", int(row), "time", text)

@@ -60,7 +60,7 @@ class Logged:
                 f"{self.source}: {fatal.message}; `worldloom data check {self.source}` lists "
                 "every defect"
             )
-        columns = {name: value for name, value in self.columns.items() if name != "time"}
+        columns = {name: value for name, value in self.columns.items() if "time" not in name}
         made = from_columns(**columns, name=self.name, provenance=self.provenance)
         if self.digest and made.digest != self.digest:
             raise ValueError(
@@ -86,7 +86,7 @@ def read_npz(path: str | Path) -> Logged:
             f"{listed(stored, 80) or 'nothing'}, a dataset needs {', '.join(KEYS)}"
         )
     columns = {key: stored[key] for key in (*KEYS, *OPTIONAL) if key in stored}
-    for key in ("reward", "done", "truncated", "log_prob", "time"):
+    for key in ("reward", "done", "truncated", "log_prob", "time", "next_time"):
         if key in columns and columns[key].ndim == 2 and columns[key].shape[1] == 1:
             columns[key] = columns[key][:, 0]  # a column that some write as a matrix
     if "cost" in columns and columns["cost"].ndim == 1:

@@ -87,6 +87,8 @@ class ColumnMapping:
                 raise ValueError(
                     f"mapping: action {signal.name} needs low and high, which -1 and 1 stand for"
                 )
+        if "" in (self.time, self.episode, self.reward, self.terminated):
+            raise ValueError("mapping: the name of a column is empty; write it, or leave it out")
         if self.gap is not None and (self.time is None or not self.gap > 0.0):
             raise ValueError(f"mapping: gap={self.gap}; it is a time above 0, of a time column")
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or self.decimal not in (".", ","):

@@ -34,10 +34,10 @@ class PolicyModel:
         else:
             self.act = load_policy(folder).act
 
-    def predict(self, model_input: Any, params: Any = None) -> np.ndarray:
-        """Actions; a table of pandas is taken for rows of numbers."""
-        table = hasattr(model_input, "to_numpy")
-        return np.asarray(self.act(model_input.to_numpy(np.float32) if table else model_input))
+    def predict(self, model_input: np.ndarray, params: Any = None) -> np.ndarray:
+        """Actions. MLflow may hand over a table of pandas: it is taken for rows of numbers."""
+        to_numpy = getattr(model_input, "to_numpy", None)
+        return np.asarray(self.act(to_numpy(np.float32) if to_numpy else model_input))
 
     def _first_step(self, obs: Any) -> np.ndarray:
         place = np.asarray(self._bundle.manifest["emergency"], np.float32)

@@ -139,8 +139,10 @@ def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> Tra
     given = nest(given)
     env = str(given.pop("env"))
     algo = given.pop("algo", None) or suite.defaults(env, None)["algo"]
+    if not isinstance(algo, str):
+        raise ValueError(f"{place}algo={shown(algo)}; it must be the name of an algorithm")
     usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
-    algorithm = algos.get(str(algo))
+    algorithm = algos.get(algo)
     own = [f.name for f in fields(suite.settings)]
     for name in given:
         if name not in (*COMMON, *own, algorithm.name, "algo_options"):
@@ -150,7 +152,7 @@ def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> Tra
     values = merge(usual, given)
     options = values.get(algorithm.name, {}) | values["algo_options"]
     common = {n: values[n] for n in COMMON if n in values and n != "world"}
-    common |= {"env": env, "algo": str(algo)}
+    common |= {"env": env, "algo": algo}
     return TrainConfig(
         **{n: convert(place + n, v, COMMON[n].type) for n, v in common.items()},
         hyper=_make_hyper(algorithm, options, f"{place}{algorithm.name}."),
@@ -286,8 +288,10 @@ def read_fields(cls: type, given: Mapping[str, Any], place: str = "") -> Any:
     made = cls(**values)  # which says what is wrong in words of its own
     for name, value in values.items():
         numbers = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+        if not all(abs(x) < math.inf for x in numbers if isinstance(x, float)):
             raise ValueError(f"{place}{name}={shown(value)}; it must be a finite number")
+        if not all(abs(x) < 2**63 for x in numbers if isinstance(x, int)):
+            raise ValueError(f"{place}{name}={shown(value)}; a number that large cannot be held")
     return made
 
 
@@ -327,12 +331,11 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         raise ValueError(f"{name}={shown(plain)}; it must be {words}")
     if kind is int and plain % 1:  # also of what is not finite
         raise ValueError(f"{name}={shown(plain)}; it must be a whole number")
-    if isinstance(plain, int) and kind in _LARGEST and abs(plain) >= _LARGEST[kind]:
+    if kind is float and abs(plain) >= 2**1023 and isinstance(plain, int):
         raise ValueError(f"{name}={shown(plain)}; a number that large cannot be held")
     return kind(plain) if kind in (int, float, str) else plain
 
 
-_LARGEST = {int: 2**63, float: 2**1023}
 _NUMBER = (int | float, "a number")
 _KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "true or false"),

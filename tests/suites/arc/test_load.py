@@ -298,7 +298,10 @@ def test_missing_and_empty_folders_are_named(tmp_path):
         ({**SMALL, "test": [pair([[1]], [["x"]])]}, r"output, cell \(0, 0\): 'x' is no colour"),
         ({**SMALL, "test": [pair([[1, True]], [[1]])]}, r"cell \(0, 1\): True is no colour"),
         ({**SMALL, "test": [pair([[1, 1.5]], [[1]])]}, r"cell \(0, 1\): 1.5 is no colour"),
-        ('{"train": [{"input": [[Infinity]], "output": [[1]]}]}', r"cell \(0, 0\): inf is no"),
+        (
+            '{"train": [{"input": [[Infinity]], "output": [[1]]}]}',
+            "Infinity is not a finite number",
+        ),
         ({**SMALL, "test": [pair([[[1]]], [[1]])]}, r"cell \(0, 0\): \[1\] is no colour"),
         ({**SMALL, "test": [pair([[0] * 31], [[1]])]}, "the grid is 1x31; a side is at most 30"),
     ],

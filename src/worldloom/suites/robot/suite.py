@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy, resolve
+from worldloom.core.names import one_line
 from worldloom.training.suite import Suite, World
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class RobotSettings:
         for name, kind in (("robot", "MJCF file"), ("motion", "reference motion")):
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
-                raise ValueError(f"there is no {kind} {path}")
+                raise ValueError(f"there is no {kind} {one_line(path, 150)}")
             if path is not None:  # whole: a run may be resumed from another folder
                 object.__setattr__(self, name, str(Path(path).absolute()))
 

@@ -48,7 +48,7 @@ class Task:
         """The numbers of the task; `changes` by the names of `Rules`, or weights by name."""
         names = [rule.name for rule in fields(Rules) if rule.name != "weights"]
         numbers = {name: getattr(self, name, 0.0) for name in names}  # without noise, all alike
-        known = numbers | self.table
+        known = numbers | dict(self.table)
         for name in changes:
             if name not in known:
                 raise ValueError(f"{self.name} has no option {shown(name)}; {suggest(name, known)}")
