@@ -33,5 +33,7 @@ def test_json_is_read_as_it_is(tmp_path):
 
 def test_what_no_memory_holds_is_refused_before_it_is_read():
     check_memory("log.npz", 10**6)
-    with pytest.raises(ValueError, match=r"log.npz: it declares 9,313.2 GiB of numbers"):
+    with pytest.raises(
+        ValueError, match=r"log.npz: 9,313.2 GiB of numbers, where this machine can take"
+    ):
         check_memory("log.npz", 10**13)

@@ -11,7 +11,7 @@ from worldloom.core.names import one_line, shown, suggest
 # anything is learned.
 MOST = {
     "num_worlds": 2**20, "eval_episodes": 2**20, "chunk": 2**20, "devices": 2**16,
-    "hidden": 2**16, "batch_size": 2**24, "buffer_size": 2**40, "unroll_length": 2**20,
+    "hidden": 2**14, "batch_size": 2**24, "buffer_size": 2**32, "unroll_length": 2**20,
     "num_epochs": 2**20, "num_minibatches": 2**20, "num_agents": 2**16, "num_frames": 2**10,
     "horizon": 2**30, "radius": 2**10, "height": 2**12, "width": 2**12,
 }  # fmt: skip
@@ -66,9 +66,10 @@ def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
             continue
         if isinstance(entry, bool) or not isinstance(entry, Real):  # numpy has numbers of its own
             raise ValueError(f"{owner}: {name}={shown(value)}; it must be a number")
-        if not -math.inf < entry < math.inf:  # also of whole numbers that no float holds
+        number: Any = entry
+        if not -math.inf < number < math.inf:  # also of whole numbers that no float holds
             raise ValueError(f"{owner}: {name}={one_line(value, 80)}; it must be a finite number")
-        most = MOST.get(name, 2**63 - 1 if isinstance(entry, int) else math.inf)
-        if not fits(entry) or entry > most:
-            words = words if entry <= most else f"be at most {most}"
+        most = MOST.get(name, 2**63 - 1 if isinstance(number, int) else math.inf)
+        if not fits(number) or number > most:
+            words = words if number <= most else f"be at most {most}"
             raise ValueError(f"{owner}: {name}={one_line(value, 80)}; it must {words}")

@@ -79,19 +79,24 @@ def _finite(number: str) -> float:
     return value
 
 
-def check_memory(source: str | Path, count: int) -> None:
-    """Raises ValueError if what a file declares, in bytes, is more than this machine can hold."""
+def check_memory(
+    owner: str | Path,
+    count: int,
+    remedy: str = "take a part of it, or a sound copy",
+    share: float = 0.5,
+) -> None:
+    """Raises ValueError if `count` bytes are more than a share of this machine's memory."""
     try:
         import resource
     except ImportError:  # not a Unix: whoever reads the file finds out
         return
-    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    room = share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    room = room if limit == resource.RLIM_INFINITY else min(room, limit // 4)
+    room = room if limit == resource.RLIM_INFINITY else min(room, share * limit / 2)
     if count > room:
         raise ValueError(
-            f"{source}: it declares {count / 2**30:,.1f} GiB of numbers, this machine can take "
-            f"{room / 2**30:,.1f}; take a part of it, or a sound copy"
+            f"{owner}: {count / 2**30:,.1f} GiB of numbers, where this machine can take "
+            f"{room / 2**30:,.1f}; {remedy}"
         )
 
 

@@ -42,8 +42,8 @@ class PlantSettings:
         check_seed(self.data_seed)
         if self.dataset not in DATA_QUALITIES and Path(self.dataset).suffix != ".npz":
             raise ValueError(
-                f"plant: dataset={shown(self.dataset)}; use {', '.join(DATA_QUALITIES)}, or the path of "
-                "an npz file (`worldloom data` makes, checks and describes them)"
+                f"plant: dataset={shown(self.dataset)}; use {', '.join(DATA_QUALITIES)}, or the "
+                "path of an npz file (`worldloom data` makes, checks and describes them)"
             )
 
 
