@@ -2,6 +2,7 @@
 
     python -m benchmarks.faults_formats 20000                 # calls of every format
     python -m benchmarks.faults_formats 5000 mjcf npz --seed 7
+    python -m benchmarks.faults_formats --seconds 100         # of every format: a million in all
 
 Readers run in a process of their own, with a limit on its memory and on the time of a call. A call
 is drawn from (format, seed, number) alone, so that any of them can be made again by itself:
@@ -13,6 +14,7 @@ import argparse
 import atexit
 import contextlib
 import json
+import math
 import mmap
 import os
 import resource
@@ -39,8 +41,10 @@ class Hang(BaseException):
     """A call took too long: no `except Exception` may swallow it."""
 
 
-def fuzz(name: str, calls: int, seed: int = 0, first: int = 0) -> dict[str, Any]:
-    """Makes `calls` calls of a format's reader and counts how they ended.
+def fuzz(
+    name: str, calls: int, seed: int = 0, first: int = 0, seconds: float = math.inf
+) -> dict[str, Any]:
+    """Makes `calls` calls of a format's reader, for so many seconds at most; how they ended.
 
     longest_message: of a refusal, in characters. several_lines: refusals of more than one.
     examples: what was no answer, or too long for one: kind -> [how often, the first such call].
@@ -50,8 +54,8 @@ def fuzz(name: str, calls: int, seed: int = 0, first: int = 0) -> dict[str, Any]
         "longest_message": 0, "several_lines": 0, "examples": {},
     }  # fmt: skip
     skip: list[int] = []
-    at = first
-    while at < first + calls:
+    at, end = first, time.monotonic() + seconds
+    while at < first + calls and time.monotonic() < end:
         stop = min(at + SLICE, first + calls)
         worker = _worker()
         part = worker.ask({"format": name, "seed": seed, "first": at, "stop": stop, "skip": skip})
@@ -227,10 +231,11 @@ def _last_line() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("calls", type=int, nargs="?", default=1000)
+    parser.add_argument("calls", type=int, nargs="?", default=10**9, help="of a format")
     parser.add_argument("formats", nargs="*")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of a format, at most")
     parser.add_argument("--raise", action="store_true", dest="here", help="one call, in the open")
     parser.add_argument("--read", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -246,9 +251,9 @@ def main() -> int:
                 FORMATS[name](Path(folder))(Random(f"{name} {args.seed} {args.first}"))
             continue
         began = time.perf_counter()
-        found = fuzz(name, args.calls, args.seed, args.first)
+        found = fuzz(name, args.calls, args.seed, args.first, args.seconds)
         examples = found.pop("examples")
-        per_call = 1e3 * (time.perf_counter() - began) / max(args.calls, 1)
+        per_call = 1e3 * (time.perf_counter() - began) / max(found["calls"], 1)
         print(f"{name}: {json.dumps(found)} {per_call:.2f} ms a call", flush=True)
         for words, (count, number) in sorted(examples.items(), key=lambda one: -one[1][0]):
             print(f"    {count} times, first in call {number}: {words}")
