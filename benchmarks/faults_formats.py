@@ -153,7 +153,7 @@ def _read(place: str) -> None:
     """Takes jobs from standard input, one a line, and answers each with its counts."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed is nobody's
-    signal.signal(signal.SIGPROF, _hang)
+    signal.signal(signal.SIGPROF, hang)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with open(place, "r+b") as file, tempfile.TemporaryDirectory() as folder:
         number = mmap.mmap(file.fileno(), 8)
@@ -163,7 +163,7 @@ def _read(place: str) -> None:
             job = json.loads(line)
             if job["format"] not in cases:
                 cases[job["format"]] = _case(job["format"], Path(folder))
-            print(json.dumps(_slice(cases[job["format"]], job, number)), file=answers, flush=True)
+            print(json.dumps(play(cases[job["format"]], job, number)), file=answers, flush=True)
 
 
 def _case(name: str, folder: Path) -> Any:
@@ -180,7 +180,8 @@ def _case(name: str, folder: Path) -> Any:
     return case
 
 
-def _slice(case: Any, job: dict[str, Any], number: mmap.mmap) -> dict[str, Any]:
+def play(case: Any, job: dict[str, Any], number: Any) -> dict[str, Any]:
+    """Makes the calls of a job, keeping their number (8 bytes) as it goes; how they ended."""
     part: dict[str, Any] = dict.fromkeys(
         ("calls", "accepted", "refused", "tracebacks", "hangs", "longest_message", "several_lines"),
         0,
@@ -215,7 +216,8 @@ def _slice(case: Any, job: dict[str, Any], number: mmap.mmap) -> dict[str, Any]:
     return part
 
 
-def _hang(*_: Any) -> None:
+def hang(*_: Any) -> None:
+    """What the timer of a call comes to."""
     raise Hang
 
 
