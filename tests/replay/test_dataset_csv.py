@@ -212,7 +212,7 @@ def test_uneven_steps_are_defects_with_their_line(write):
     assert found.counts == {"uneven": 4}
     told = [defect.message for defect in found.defects()]
     assert any(t.startswith("row 1 (line 3): a step of 270 s, where others take") for t in told)
-    assert any(t.startswith("row 3 (line 6): a step of 209 s, where others take") for t in told)
+    assert any(t.startswith("row 3 (line 5): a step of 209 s, where others take") for t in told)
     assert all("data convert --resample" in t for t in told)
 
 
