@@ -221,7 +221,7 @@ def test_files_that_are_not_there_or_not_mjcf_are_named(tmp_path, own):
         ('model="biped"', 'model="\u00e9\u00e9"', None),
     ],
 )
-def test_models_with_numbers_that_are_none_are_refused(own, old, new, message):
+def test_models_with_numbers_that_are_none_are_refused(own, old, new, message, capfd):
     mjcf, _ = own
     text = mjcf.read_text()
     assert old in text
@@ -233,6 +233,7 @@ def test_models_with_numbers_that_are_none_are_refused(own, old, new, message):
         load(mjcf)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) <= 300
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def _read_model(path: Path) -> Any:
         raise ValueError(f"there is no MJCF file {path}")
     engine = mujoco()
     read_text(path)  # a ValueError if it is none
+    engine.set_mju_user_warning(_warn)
     try:
         model = engine.MjModel.from_xml_path(str(path))
     except Exception as error:  # of several kinds, all of MuJoCo's
@@ -150,12 +151,11 @@ def _read_model(path: Path) -> Any:
     # A simulation that diverges stays so: the world sees it, ends the episode and counts it. MuJoCo
     # would put the robot back in its default pose instead, and write a log into the folder.
     model.opt.disableflags |= engine.mjtDisableBit.mjDSBL_AUTORESET
-    engine.set_mju_user_warning(_warn)
     return model
 
 
 def _warn(message: str) -> None:
-    if not message.startswith("Nan, Inf or huge value"):
+    if not message.startswith(("Nan, Inf or huge value", "XML contains a 'NaN'")):  # told below
         print(f"MuJoCo: {message}", file=sys.stderr)
 
 
