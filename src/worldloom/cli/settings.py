@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from worldloom import algos, suites
-from worldloom.core.names import suggest
+from worldloom.core.names import shown, suggest
 from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.training.arguments import read_word
 from worldloom.training.config import (
@@ -294,10 +294,10 @@ def _read_yaml(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"--config {error}") from error
     if not isinstance(content, Mapping):
-        raise ValueError(f"--config {path}: it must hold settings by name, not {content!r}")
+        raise ValueError(f"--config {path}: it must hold settings by name, not {shown(content)}")
     settings = nest(content)
     if not isinstance(settings.get("world", {}), Mapping):
-        raise ValueError(f"--config {path}: world={settings['world']!r}; it must hold names")
+        raise ValueError(f"--config {path}: world={shown(settings['world'])}; it must hold names")
     return settings
 
 

@@ -71,5 +71,5 @@ def _check(owner: str, name: str, value: Any, fits: Any, words: str) -> None:
             raise ValueError(f"{owner}: {name}={one_line(value, 80)}; it must be a finite number")
         most = MOST.get(name, 2**63 - 1 if isinstance(number, int) else math.inf)
         if not fits(number) or number > most:
-            words = words if number <= most else f"be at most {most}"
+            words = f"be at most {most}" if fits(number) else words
             raise ValueError(f"{owner}: {name}={one_line(value, 80)}; it must {words}")

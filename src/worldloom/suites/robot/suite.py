@@ -1,5 +1,6 @@
 """The robot suite: a small biped that learns to stand and to walk, or a robot of the user's own."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -97,7 +98,7 @@ class RobotSettings:
             )
         for name, kind in (("robot", "MJCF file"), ("motion", "reference motion")):
             path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
+            if path is not None and not os.path.isfile(path):  # also of names that are too long
                 raise ValueError(f"there is no {kind} {one_line(path, 150)}")
             if path is not None:  # whole: a run may be resumed from another folder
                 object.__setattr__(self, name, str(Path(path).absolute()))

@@ -155,5 +155,5 @@ TASKS = {task.name: task for task in (STAND, WALK, PUSH)}
 def task_named(name: str) -> Task:
     """One of the tasks."""
     if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}; {suggest(name, list(TASKS))}")
+        raise ValueError(f"there is no task {shown(name)}; {suggest(name, list(TASKS))}")
     return TASKS[name]
