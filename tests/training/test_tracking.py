@@ -269,6 +269,7 @@ def test_a_resumed_run_is_whole_in_tensorboard(tracked, read_rows):
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow warns of its own type hints
 @in_stores
 def test_a_registered_run_can_be_loaded_from_what_mlflow_gives_back(tracked, tmp_path):
     import mlflow.pyfunc
