@@ -158,7 +158,9 @@ def _rows(root: Node, written: dict[str, Node], glyphs: dict[str, str], empty: s
                 f"{shown(drawn)} is no map; write `map: |` and below it lines of glyphs"
             )
         rows = tuple(row.strip() for row in rows if row.strip())
-        if max(len(rows), *map(len, rows), 0) > MOST_SIDE:
+        if not rows:
+            raise written["map"].error("it has no lines; draw at least one")
+        if max(len(rows), *map(len, rows)) > MOST_SIDE:
             raise written["map"].error(f"it is too large; a side is at most {MOST_SIDE}")
         return rows
     for key in ("height", "width"):
