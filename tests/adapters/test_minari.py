@@ -140,3 +140,91 @@ def test_without_minari_the_remedy_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'worldloom[plant]'" in done.stdout, done.stderr
+
+
+def reactor_rows():
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(6, 5)).astype(np.float32)
+    return from_columns(
+        states[:-1], rng.uniform(-1, 1, (5, 2)), np.ones(5), states[1:], np.zeros(5, bool),
+        np.arange(5) == 4, provenance=(("env", "reactor"), ("options", '{"drift": 1.0}')),
+    )  # fmt: skip
+
+
+def test_the_environment_of_the_data_is_recovered_in_their_units():
+    adapter.save(reactor_rows(), "reactor/small-v0")
+    recovered = minari.load_dataset("reactor/small-v0").recover_environment()
+    spec = recovered.spec
+    assert (spec.id, spec.kwargs["drift"]) == ("worldloom/Reactor-v0", 1.0)
+    assert recovered.observation_space.shape == (5,)
+    assert recovered.action_space.shape == (2,)
+    assert recovered.observation_space.high.max() > 100, "in K, not normalised"
+
+
+def test_data_that_fit_no_world_name_none(dataset):
+    adapter.save(dataset, "reactor/small-v0")
+    assert minari.load_dataset("reactor/small-v0").env_spec is None
+
+
+# Files that say more than they hold --------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(dataset):
+    return adapter.save(dataset, "reactor/small-v0") / "data"
+
+
+@pytest.mark.parametrize("shape", [(10**9, 3), (2**40,)])
+def test_sizes_that_are_declared_and_not_held_are_refused(stored, shape):
+    import h5py
+
+    with h5py.File(stored / "main_data.hdf5", "r+") as file:
+        del file["episode_0/observations"]
+        file["episode_0"].create_dataset("observations", shape, "f8", chunks=(1,) * len(shape))
+    with pytest.raises(ValueError, match=r"observations declares .* bytes that are not in"):
+        adapter.load(stored)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"total_episodes": 10**12}, "speaks of 1000000000000 episodes, the file has 3"),
+        ({"total_episodes": "3"}, "total_episodes is '3'"),
+        ({"total_episodes": 3.5}, "total_episodes is 3.5"),
+        ({"observation_space": None}, "observation_space is None"),
+        ({"observation_space": "{"}, "is not a Minari dataset that can be read"),
+        ({"observation_space": '{"type": "Sphere"}'}, "is not a Minari dataset that can be read"),
+        ({"data_format": "arrow"}, "its format is 'arrow'; only hdf5 is read"),
+        ({"dataset_id": 3}, "is not a Minari dataset that can be read"),
+        ({"worldloom": "[1]"}, "worldloom in metadata.json is damaged"),
+        ({"worldloom": 3}, "worldloom in metadata.json is damaged"),
+        ({"env_spec": "[" * 3000}, "is not a Minari dataset that can be read"),
+    ],
+)
+def test_metadata_that_cannot_be_are_refused(stored, change, message):
+    about = json.loads((stored / "metadata.json").read_text())
+    (stored / "metadata.json").write_text(json.dumps(about | change))
+    with pytest.raises(ValueError, match=message) as error:
+        adapter.load(stored)
+    assert "\n" not in str(error.value)
+
+
+def test_an_environment_that_a_file_names_is_not_run(stored):
+    """Minari makes it where the spaces are missing, and so runs whatever it names."""
+    about = json.loads((stored / "metadata.json").read_text())
+    spec = {"id": "x-v0", "entry_point": "os:system", "kwargs": {"command": "touch run"}}
+    about |= {"env_spec": json.dumps(spec)}
+    del about["action_space"]
+    (stored / "metadata.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"action_space is None in metadata.json"):
+        adapter.load(stored)
+
+
+def test_links_to_other_files_are_refused(stored):
+    import h5py
+
+    with h5py.File(stored / "main_data.hdf5", "r+") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = h5py.ExternalLink("other.hdf5", "/rewards")
+    with pytest.raises(ValueError, match="rewards is a link"):
+        adapter.load(stored)

@@ -33,6 +33,8 @@ def test_numbers_of_any_kind_pass(value):
         (np.float32("nan"), {"positive": ("x",)}, "owner: x=nan; it must be a finite number"),
         (True, {"at_least": {"x": 1}}, "owner: x=True; it must be a number"),
         ("3", {"positive": ("x",)}, "owner: x='3'; it must be a number"),
+        (10**400, {"fractions": ("x",)}, r"owner: x=10+ \.\.\. 0+; it must be in"),
+        ((8,) * 2000, {"at_least": {"x": 1}}, "owner: x has 2000 entries; use at most 1024"),
         ("c", {"choices": {"x": ("a", "b")}}, "owner: x='c' is not known; known: a, b"),
     ],
 )
@@ -54,3 +56,10 @@ def test_a_traced_number_was_checked_before():
 def test_a_seed_that_no_key_can_hold_is_refused(seed):
     with pytest.raises(ValueError, match=f"seed={seed}; it must be in 0"):
         check_seed(seed)
+
+
+def test_sizes_that_no_memory_holds_are_refused():
+    sizes = SimpleNamespace(num_worlds=10**9, hidden=(64, 10**7))
+    for name in vars(sizes):
+        with pytest.raises(ValueError, match=f"owner: {name}=.*; it must be at most"):
+            check_fields("owner", sizes, at_least={name: 1})

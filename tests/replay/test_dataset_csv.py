@@ -86,7 +86,7 @@ def test_an_episode_column_parts_episodes(write):
     assert [(d.kind, d.message) for d in found.check().defects()] == [
         ("empty_episode", "line 2: an episode of one sample has no step"),
         ("empty_episode", "line 3: an episode of one sample has no step"),
-    ]
+    ] + [(d.kind, d.message) for d in found.check().defects() if d.kind == "uneven"]
 
 
 def test_european_numbers_and_marks_of_spreadsheets_are_read(write, tmp_path):
@@ -192,3 +192,63 @@ def test_numbers_are_read_to_the_last_digit(write):
     columns = read_csv(*write(lines, yaml)).columns
     np.testing.assert_array_equal(columns["obs"][:, 0], numbers[:-1])
     np.testing.assert_array_equal(columns["reward"], numbers[:-1])
+
+
+# Samples that were not taken at even times -------------------------------------------------------
+
+PLAIN = YAML.replace("time: {column: at, format: iso}", "time: at").replace("gap: 120\n", "")
+
+
+def sampled(*seconds, trip=None):
+    """A line for each time: temperature follows it, the valve counts the samples."""
+    return [f"{t},{50 + t / 10},100,{10 * i},{i},{int(i == trip)},0" for i, t in enumerate(seconds)]
+
+
+UNEVEN = sampled(0, 60, 330, 331, 540)
+
+
+def test_uneven_steps_are_defects_with_their_line(write):
+    found = read_csv(*write(UNEVEN, PLAIN)).check()
+    assert found.counts == {"uneven": 4}
+    told = [defect.message for defect in found.defects()]
+    assert any(t.startswith("row 1 (line 3): a step of 270 s, where others take") for t in told)
+    assert any(t.startswith("row 3 (line 5): a step of 209 s, where others take") for t in told)
+    assert all("data convert --resample" in t for t in told)
+
+
+def test_a_jitter_of_the_clock_is_no_defect(write):
+    assert read_csv(*write(sampled(0, 60, 121, 179, 240), PLAIN)).check().sound
+
+
+def test_a_log_is_resampled_between_its_samples_and_actions_are_held(write):
+    path, rules = write(UNEVEN, PLAIN)
+    found = read_csv(path, rules, seconds=60)
+    assert found.columns["time"].tolist() == [0, 60, 120, 180, 240, 300, 360, 420, 480]
+    np.testing.assert_allclose(found.columns["obs"][:, 0], 323.15 + found.columns["time"] / 10)
+    np.testing.assert_allclose(found.columns["next_obs"][-1, 0], 323.15 + 54)
+    valve = 50 * (found.columns["action"][:, 0] + 1)
+    np.testing.assert_allclose(valve, [0, 10, 10, 10, 10, 10, 30, 30, 30], atol=1e-9)
+    assert found.check().sound
+    assert dict(found.provenance)["resampled"] == "every 60 s, linear"
+    held = read_csv(path, rules, seconds=60, method="hold").columns["obs"][:, 0] - 273.15
+    np.testing.assert_allclose(held, [50, 56, 56, 56, 56, 56, 83.1, 83.1, 83.1])
+
+
+def test_long_gaps_begin_an_episode_and_ends_are_kept(write):
+    lines = sampled(0, 50, 100, 5000, 5060, 5110, trip=5)
+    found = read_csv(*write(lines, PLAIN), seconds=60)
+    assert found.columns["time"].tolist() == [0, 5000, 5060]
+    assert found.columns["terminated"].tolist() == [0, 0, 1]
+    assert found.columns["truncated"].tolist() == [True, False, False]
+    assert found.dataset().starts.tolist() == [0, 1]
+
+
+def test_what_cannot_be_resampled_is_told(write):
+    path, rules = write(sampled(0, 60, 30), PLAIN)
+    with pytest.raises(ValueError, match=r"log\.csv, line 4: time is 30, which does not go forwar"):
+        read_csv(path, rules, seconds=60)
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="it must be seconds"):
+            read_csv(*write(UNEVEN, PLAIN), seconds=seconds)
+    with pytest.raises(ValueError, match="the mapping names no time"):
+        read_csv(*write(UNEVEN, PLAIN.replace("time: at\n", "")), seconds=60)

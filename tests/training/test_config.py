@@ -171,7 +171,7 @@ def test_values_of_another_type_are_refused(value, kind, message):
     ("given", "message"),
     [
         ({"algo": "iqm"}, "there is no algorithm 'iqm'; did you mean 'iqn'"),
-        ({"algo": 3}, "there is no algorithm '3'"),
+        ({"algo": 3}, "algo=3; it must be the name of an algorithm"),
         ({"mode": "jax_fuse"}, "mode='jax_fuse' is not known; did you mean 'jax_fused'"),
         ({"mode": "?"}, r"mode='\?' is not known; known: torch_sequential, jax_sequential"),
         ({"steps": 0}, "steps=0; it must be at least 1"),

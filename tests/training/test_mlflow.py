@@ -250,7 +250,7 @@ def test_a_checkpoint_is_registered_with_all_that_loading_it_takes(folder, clien
     place = client.get_model_version("plants", "1").source.split("/artifacts/")[1]
     files = client.list_artifacts(run_of(client, folder).info.run_id, place)
     found = {Path(file.path).name for file in files}
-    assert found == {*about, "checkpoints"}
+    assert found == {*about, "checkpoints", "MLmodel"}
 
 
 def test_what_is_no_model_is_refused_with_the_remedy(folder, tmp_path):

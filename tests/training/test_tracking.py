@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -169,6 +171,34 @@ def test_nothing_is_imported_or_written_before_a_run_starts(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_limits_and_off_policy_estimates_are_metrics_by_name(tmp_path):
+    from worldloom.suites.plant.evaluate import Outcome, PlantEvaluation
+
+    (tmp_path / "config.json").write_text('{"hash": 1, "command": 2, "versions": {"worldloom": 3}}')
+    estimate = {"value": 5.0, "low": 4.0, "high": 6.0, "effective": 9.0, "method": "fqe"}
+    told = {"estimates": [estimate], "logged_return": 3.0, "support": {"outside": 0.5}}
+    (tmp_path / "ope.json").write_text(json.dumps(told))
+    ones = np.ones(2)
+    crossed = Outcome(ones, ones, ones, np.array([0.25, 0.0]), np.array([-1.0, 2.0]), 0.0, 0.0)
+    trajectories: Any = None
+    limits = ("too hot", "dry")
+    evaluation = PlantEvaluation(crossed, crossed, trajectories, trajectories, limits, None, 1.0)
+    config = SimpleNamespace(to_dict=dict)
+    run: Any = SimpleNamespace(folder=tmp_path, steps=7, interrupted=False, config=config)
+    hook = Tracking(Recorder())
+    hook.on_start(run)
+    hook.on_evaluation(run, evaluation)
+    hook.on_end(run)
+    hook.close()
+    tracker: Any = hook.tracker
+    assert tracker.failures == 0
+    assert points(tracker, "eval/bare/violated/too hot") == [(7, 0.25)]
+    assert points(tracker, "eval/filtered/worst_margin/dry") == [(7, 2.0)]
+    assert points(tracker, "ope/fqe/value") == [(7, 5.0)]
+    assert points(tracker, "ope/logged_return") == [(7, 3.0)]
+    assert points(tracker, "ope/support/outside") == [(7, 0.5)]
+
+
 # With MLflow and TensorBoard themselves ----------------------------------------------------------
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 means to drop.
@@ -239,8 +269,10 @@ def test_a_resumed_run_is_whole_in_tensorboard(tracked, read_rows):
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow warns of its own type hints
 @in_stores
 def test_a_registered_run_can_be_loaded_from_what_mlflow_gives_back(tracked, tmp_path):
+    import mlflow.pyfunc
     from mlflow.artifacts import download_artifacts
 
     import worldloom
@@ -256,5 +288,8 @@ def test_a_registered_run_can_be_loaded_from_what_mlflow_gives_back(tracked, tmp
         got = download_artifacts(artifact_uri=version.source, dst_path=str(tmp_path / str(number)))
         loaded = worldloom.load(got)
         assert loaded.iteration == own.iteration == 6
+        obs = np.zeros((2, *own.problem.env.spec.observation.shape), np.float32)
+        model = mlflow.pyfunc.load_model(got)
+        np.testing.assert_array_equal(model.predict(obs), own.act(obs))
         assert jax.tree.all(jax.tree.map(np.array_equal, loaded.agents, own.agents))
     assert json.loads((folder / "mlflow.json").read_text())["run_id"] == version.run_id

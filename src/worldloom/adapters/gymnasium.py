@@ -43,9 +43,15 @@ except ImportError as error:
 Renderers = Mapping[str, Callable[[PyTree, PyTree], Any]]
 
 
-def make_env(world: str, *, render_mode: str | None = None, **options: Any) -> "GymEnv":
-    """The registered world of this name as a `gymnasium.Env`, with its own options."""
-    return GymEnv(worldloom.make(world, **options), render_mode=render_mode)
+def make_env(
+    world: str, *, render_mode: str | None = None, physical_units: bool = False, **options: Any
+) -> "GymEnv":
+    """The registered world of this name as a `gymnasium.Env`, with its own options.
+
+    physical_units: of a plant, observations as they are logged and not normalised.
+    """
+    env = worldloom.make(world, **options)
+    return GymEnv(env, render_mode=render_mode, physical_units=physical_units)
 
 
 def make_vector_env(
@@ -73,6 +79,7 @@ class _Shell:
         render_mode: str | None,
         renderers: Renderers | None,
         unit_actions: bool,
+        physical_units: bool = False,
     ) -> tuple[gymnasium.Space, gymnasium.Space]:
         """Sets what both have, and returns the spaces of observations and actions of one world.
 
@@ -82,7 +89,8 @@ class _Shell:
         # On the device: numbers of Python would be carried there in every step.
         self.params = jax.device_put(as_pure(env).default_params() if params is None else params)
         shown = policy_view(as_single(env, self.params, type(self).__name__))
-        self.env = getattr(shown.base, "gymnasium_view", lambda env: env)(shown)
+        view = None if physical_units else getattr(shown.base, "gymnasium_view", None)
+        self.env = view(shown) if view else shown
         known = getattr(self.env.base, "renderers", {}) if renderers is None else renderers
         if render_mode is not None and render_mode not in known:
             raise ValueError(
@@ -113,6 +121,7 @@ class GymEnv(_Shell, gymnasium.Env):
         render_mode: one of the names in `renderers`.
         renderers: how to draw a state; by default what the world itself offers.
         unit_actions: actions of a finite box of floats are given in [-1, 1], and stretched.
+        physical_units: what a plant measures comes in its units.
 
     What only a critic may see is in ``info["privileged_state"]``. What a plant measures comes
     normalised (see `worldloom.suites.plant.gymnasium`); in its units it is in
@@ -127,8 +136,9 @@ class GymEnv(_Shell, gymnasium.Env):
         render_mode: str | None = None,
         renderers: Renderers | None = None,
         unit_actions: bool = False,
+        physical_units: bool = False,
     ) -> None:
-        spaces = self._prepare(env, params, render_mode, renderers, unit_actions)
+        spaces = self._prepare(env, params, render_mode, renderers, unit_actions, physical_units)
         self.observation_space, self.action_space = spaces
         self._key: Key | None = None
         self._state: Any = None

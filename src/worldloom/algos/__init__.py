@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from worldloom.core.lazy import load_file
-from worldloom.core.names import suggest
+from worldloom.core.names import shown, suggest
 
 if TYPE_CHECKING:
     from worldloom.algos.algorithm import Algorithm
@@ -40,7 +40,7 @@ def get(name: str) -> "Algorithm":
     path, _, attribute = name.partition(".py")
     if path != name and attribute[:1] in ("", ":"):
         return _from_file(f"{path}.py", attribute[1:] or "ALGORITHM")
-    raise ValueError(f"there is no algorithm {name!r}; {suggest(name, names())}")
+    raise ValueError(f"there is no algorithm {shown(name)}; {suggest(name, names())}")
 
 
 def register(algorithm: "Algorithm") -> None:

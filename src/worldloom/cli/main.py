@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from worldloom import __version__
 from worldloom.core.lazy import resolve
-from worldloom.core.names import suggest
+from worldloom.core.names import one_line, suggest
 
 # Those of this package, each in a module of its name, with one line for people.
 COMMANDS = {
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, rest = args[0], args[1:]
     known = commands()
     if name not in known:
-        print(f"worldloom: no command {name!r}; {suggest(name, known)}", file=sys.stderr)
+        print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
         return 2
     try:
         return resolve(known[name][0])(rest)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, ImportError) as error:  # the last: an extra that is missing
-        print(f"worldloom {name}: {error}", file=sys.stderr)
+        print(one_line(f"worldloom {name}: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"worldloom {name}: stopped at once", file=sys.stderr)

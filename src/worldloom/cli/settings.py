@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from worldloom import algos, suites
-from worldloom.core.names import suggest
+from worldloom.core.names import shown, suggest
 from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.training.arguments import read_word
 from worldloom.training.config import (
@@ -257,7 +257,11 @@ def asked_devices(settings: Sequence[str], *, resume: str = "", config: str = ""
     """How many devices a run will ask for, found out without importing any world."""
     base = read_header(resume)["config"] if resume else _read_yaml(config) if config else {}
     given = [words for flag, words in flags_of(settings) if flag == "--devices"]
-    return read_value("--devices", given[-1], int) if given else int(base.get("devices", 1))
+    return (
+        read_value("--devices", given[-1], int)
+        if given
+        else convert("devices", base.get("devices", 1), int)
+    )
 
 
 def _starting_point(
@@ -290,10 +294,10 @@ def _read_yaml(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"--config {error}") from error
     if not isinstance(content, Mapping):
-        raise ValueError(f"--config {path}: it must hold settings by name, not {content!r}")
+        raise ValueError(f"--config {path}: it must hold settings by name, not {shown(content)}")
     settings = nest(content)
     if not isinstance(settings.get("world", {}), Mapping):
-        raise ValueError(f"--config {path}: world={settings['world']!r}; it must hold names")
+        raise ValueError(f"--config {path}: world={shown(settings['world'])}; it must hold names")
     return settings
 
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and values as JSON knows them."""
+"""Files written whole or not at all, values as JSON knows them, and files that others wrote."""
 
 import json
 import math
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from worldloom.core.names import one_line
 
 
 @contextmanager
@@ -53,6 +55,49 @@ def write_text(path: str | Path, text: str) -> Path:
 def write_json(path: str | Path, value: Any) -> Path:
     """Writes a JSON file whole or not at all; see `plain`."""
     return write_text(path, json.dumps(plain(value), indent=2) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds; a ValueError of one line if it is none, NaN and Infinity included."""
+    try:
+        return json.loads(Path(path).read_bytes(), parse_float=_finite, parse_constant=_finite)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{path}: {place} is not JSON: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not JSON: byte {error.start} is not UTF-8") from None
+    except RecursionError:
+        raise ValueError(f"{path}: the lists in it are nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {one_line(error, 120)}") from None
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:20]} is not a finite number")
+    return value
+
+
+def check_memory(
+    owner: str | Path,
+    count: int,
+    remedy: str = "take a part of it, or a sound copy",
+    share: float = 0.5,
+) -> None:
+    """Raises ValueError if `count` bytes are more than a share of this machine's memory."""
+    try:
+        import resource
+    except ImportError:  # not a Unix: whoever reads the file finds out
+        return
+    room = share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    room = room if limit == resource.RLIM_INFINITY else min(room, share * limit / 2)
+    if count > room:
+        raise ValueError(
+            f"{owner}: {count / 2**30:,.1f} GiB of numbers, where this machine can take "
+            f"{room / 2**30:,.1f}; {remedy}"
+        )
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from worldloom.replay.dataset import Dataset, columns_of
+from worldloom.replay.dataset_resample import is_uneven, usual_step
 
 Columns = Mapping[str, np.ndarray]
 REQUIRED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -23,13 +24,14 @@ KINDS = {
     "action_range": "an action is outside of [-1, 1]",
     "out_of_range": "a signal is outside of its declared range",
     "time": "time does not go forward within an episode",
+    "uneven": "a step takes more or less time than the others",
     "broken_link": "a next observation is not the observation of the next row",
     "duplicate": "a row repeats an earlier one in every column",
     "empty_episode": "an episode has no step",
 }
 # No learner can use rows with these; the others are for an engineer to judge.
 FATAL = ("shape", "not_finite", "flag", "action_range")
-OPTIONAL = ("cost", "log_prob", "time")
+OPTIONAL = ("cost", "log_prob", "time", "next_time")
 LINK_TOLERANCE = 1e-5  # of the size of the numbers: a format may have rounded them
 ACTION_TOLERANCE = 1e-6
 
@@ -130,7 +132,8 @@ def check(
     """Looks for every kind of defect in one pass.
 
     Args:
-        data: columns of N rows named as in `Rows`, optionally with cost, log_prob and time (N,).
+        data: columns of N rows named as in `Rows`, optionally with cost, log_prob, time (N,)
+            and next_time (N,), the time that a row leads to.
         observation: names and ranges of the n signals; without them no range is checked.
         action: names of the m actuators; their range is [-1, 1].
         lines: the line of each row (N,) in the file it comes from.
@@ -202,6 +205,8 @@ def _misshapen(name: str, data: Columns) -> str | None:
     if value.ndim != axes:
         shape = "(rows, columns)" if axes == 2 else "(rows,)"
         return f"{name} has shape {value.shape}; it must be {shape}"
+    if axes == 2 and not value.shape[1] and name != "cost":
+        return f"{name} has no columns"
     return None if len(value) == rows else f"{name} has {len(value)} rows, obs has {rows}"
 
 
@@ -236,7 +241,8 @@ def _bad_values(
         bad = (data[key] != 0) & (data[key] != 1)
         yield "flag", key, bad, f"{key} is {{value}}, not 0 or 1", data[key]
     for name, value in zip(names["action"], data["action"].T, strict=True):
-        outside = np.isfinite(value) & (np.abs(value) > 1.0 + ACTION_TOLERANCE)
+        size = np.abs(value, dtype=np.float64)  # -128 is its own size as an int8
+        outside = np.isfinite(value) & (size > 1.0 + ACTION_TOLERANCE)
         yield "action_range", name, outside, f"{name} is {{value}}, outside of [-1, 1]", value
     # In every observation, and in the next ones that no row shows again.
     unseen = np.append(~_inside(data), True)
@@ -258,6 +264,13 @@ def _bad_order(data: Columns) -> Iterator[Suspect]:
         time = data["time"]
         back = np.append(False, _inside(data) & (time[1:] <= time[:-1]))
         yield "time", "time", back, "time is {value}, after {other}", time, np.roll(time, 1)
+        steps = _steps(data)
+        usual = usual_step(steps)
+        text = (
+            f"a step of {{value}} s, where others take {usual:.7g} s; `data convert --resample` "
+            "mends it"
+        )
+        yield "uneven", "time", is_uneven(steps, usual) & ~back, text, steps
         # A plant at rest repeats itself, but not its clock.
         parts.append(np.ascontiguousarray(time, np.float64))
     # Rows that are, bit for bit, an earlier row.
@@ -267,6 +280,16 @@ def _bad_order(data: Columns) -> Iterator[Suspect]:
     earlier = first[inverse]
     again = earlier != np.arange(count)
     yield "duplicate", "row", again, "the same as row {other}", None, earlier
+
+
+def _steps(data: Columns) -> np.ndarray:
+    """Seconds (N,) that each row takes; NaN where nobody knows, in the last of an episode."""
+    time = data["time"].astype(np.float64)
+    after = data.get("next_time")
+    if after is None:
+        after = np.append(np.where(_inside(data), time[1:], np.nan), np.nan)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return after.astype(np.float64) - time
 
 
 # Links -------------------------------------------------------------------------------------------

@@ -8,27 +8,36 @@ plant does not.
 """
 
 import csv
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from worldloom.core.names import suggest
+from worldloom.core.names import one_line, shown, suggest
 from worldloom.replay.dataset_checks import Defect
 from worldloom.replay.dataset_files import Logged
 from worldloom.replay.dataset_mapping import ColumnMapping
+from worldloom.replay.dataset_resample import Method, Samples, resample
 
 # reward(obs (N, n), action (N, m), next_obs (N, n)) -> (N,), where no column holds it.
 RewardFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def read_csv(
-    path: str | Path, mapping: ColumnMapping, reward: RewardFunction | None = None
+    path: str | Path,
+    mapping: ColumnMapping,
+    reward: RewardFunction | None = None,
+    *,
+    seconds: float | None = None,
+    method: Method = "linear",
 ) -> Logged:
     """A CSV file's rows; a ValueError that names line and column if they cannot be read.
 
     reward: how to compute it where the mapping names no column; actions are in [-1, 1].
+    seconds: resample it, so that rows are so far apart; see `resample`. Actions, rewards and costs
+    are held, so that rewards must be of a time and not of a step: write them as rates.
     """
     path = Path(path)
     if mapping.reward is None and reward is None:
@@ -43,15 +52,27 @@ def read_csv(
     if mapping.time is not None and time is None:
         time = _seconds(path, mapping, texts[mapping.time], lines)
     begins = _begins(mapping, texts, time, len(lines))
+    provenance = [("file", path.name)]
+    if seconds is not None:
+        if time is None:
+            raise ValueError(f"{path}: the mapping names no time, by which it could be resampled")
+        held = {s.column for s in mapping.action} | {*mapping.cost, *filter(None, [mapping.reward])}
+        flags = frozenset(filter(None, [mapping.terminated]))
+        logged = Samples(numbers, time, begins, lines)
+        numbers, time, begins, lines = resample(
+            path, logged, seconds, method, frozenset(held), flags
+        )
+        provenance.append(("resampled", f"every {seconds:g} s, {method}"))
     over = numbers[mapping.terminated] == 1 if mapping.terminated else np.zeros(len(lines), bool)
     # A sample leads to the next one if that is of the same episode and the plant had not ended.
     at = np.flatnonzero(~begins[1:] & ~over[:-1])
-    obs, physical = (
-        np.stack([numbers[s.column] * s.scale + s.offset for s in signals], 1)
-        for signals in (mapping.observation, mapping.action)
-    )
     low, high = (np.asarray([getattr(s, end) for s in mapping.action]) for end in ("low", "high"))
-    act = 2.0 * (physical - low) / (high - low) - 1.0
+    with np.errstate(over="ignore", invalid="ignore"):  # the check tells of what is not finite
+        obs, physical = (
+            np.stack([numbers[s.column] * s.scale + s.offset for s in signals], 1)
+            for signals in (mapping.observation, mapping.action)
+        )
+        act = 2.0 * (physical - low) / (high - low) - 1.0
     terminated = over[at + 1]
     last = np.append(at[1:] != at[:-1] + 1, True) if len(at) else np.zeros(0, bool)
     # A flag that is neither 0 nor 1 is passed on, for the check to tell.
@@ -71,13 +92,13 @@ def read_csv(
     if mapping.cost:
         columns["cost"] = np.stack([numbers[name][at] for name in mapping.cost], 1)
     if time is not None:
-        columns["time"] = time[at]
+        columns |= {"time": time[at], "next_time": time[at + 1]}
     units = ", ".join(f"{s.name} [{s.unit}]" for s in (*mapping.observation, *mapping.action))
     return Logged(
         path,
         columns,
         name=mapping.name or path.stem,
-        provenance=(("file", path.name), ("signals", units)),
+        provenance=(*provenance, ("signals", units)),
         observation=mapping.observation,
         action=mapping.action,
         lines=lines[at],
@@ -108,11 +129,11 @@ def _cells(path: Path, mapping: ColumnMapping) -> tuple[dict[str, list[str]], np
                     )
                 rows.append(row)
                 lines.append(reader.line_num)
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error, TypeError) as error:  # the last: no such delimiter
         raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
     for name in mapping.columns:
         if name not in head:
-            raise ValueError(f"{path}: there is no column {name!r}; {suggest(name, head)}")
+            raise ValueError(f"{path}: there is no column {shown(name)}; {suggest(name, head)}")
         if head.count(name) > 1:
             raise ValueError(f"{path}: {head.count(name)} columns are named {name!r}; rename them")
     if not rows:
@@ -137,10 +158,11 @@ def _numbers(
                 float(text)
             except ValueError:
                 raise ValueError(
-                    f"{path}, line {line}, column {name}: {text!r} is not a number; if it stands "
+                    f"{path}, line {line}, column {one_line(name, 60)}: {shown(text)} is not a "
+                    "number; if it stands "
                     "for a missing one, list it under `missing` in the mapping"
                 ) from None
-        raise
+        raise ValueError(f"{path}, column {one_line(name, 60)}: a cell is not a number") from None
 
 
 def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.ndarray) -> np.ndarray:
@@ -153,10 +175,10 @@ def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.nda
         try:
             iso = written == "iso"
             moment = datetime.fromisoformat(text) if iso else datetime.strptime(text, written)
-        except ValueError:
+        except (ValueError, re.error, OverflowError):  # strptime turns its format into a pattern
             raise ValueError(
-                f"{path}, line {lines[i]}, column {mapping.time}: {text!r} is not a time of the "
-                f"format {written}"
+                f"{path}, line {lines[i]}, column {one_line(mapping.time, 60)}: {shown(text)} is "
+                f"not a time of the format {shown(written)}"
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)

@@ -12,7 +12,6 @@ the episodes, where a file has it. No file is ever unpickled.
 
 import json
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.core.files import atomic_path
+from worldloom.core.files import atomic_path, check_memory
+from worldloom.core.names import listed, one_line, shown
 from worldloom.replay.dataset import Dataset, columns_of, from_columns
 from worldloom.replay.dataset_checks import OPTIONAL, Defect, Range, Report, check
 
@@ -60,7 +60,7 @@ class Logged:
                 f"{self.source}: {fatal.message}; `worldloom data check {self.source}` lists "
                 "every defect"
             )
-        columns = {name: value for name, value in self.columns.items() if name != "time"}
+        columns = {name: value for name, value in self.columns.items() if "time" not in name}
         made = from_columns(**columns, name=self.name, provenance=self.provenance)
         if self.digest and made.digest != self.digest:
             raise ValueError(
@@ -82,11 +82,11 @@ def read_npz(path: str | Path) -> Logged:
     missing = [key for key in KEYS if key not in stored]
     if missing:
         raise ValueError(
-            f"{path}: there is no {', '.join(missing)}; it holds {', '.join(stored) or 'nothing'}, "
-            f"a dataset needs {', '.join(KEYS)}"
+            f"{path}: there is no {', '.join(missing)}; it holds "
+            f"{listed(stored, 80) or 'nothing'}, a dataset needs {', '.join(KEYS)}"
         )
     columns = {key: stored[key] for key in (*KEYS, *OPTIONAL) if key in stored}
-    for key in ("reward", "done", "truncated", "log_prob", "time"):
+    for key in ("reward", "done", "truncated", "log_prob", "time", "next_time"):
         if key in columns and columns[key].ndim == 2 and columns[key].shape[1] == 1:
             columns[key] = columns[key][:, 0]  # a column that some write as a matrix
     if "cost" in columns and columns["cost"].ndim == 1:
@@ -135,10 +135,6 @@ def refuse_to_overwrite(path: Path, force: bool) -> None:
 # Reading -----------------------------------------------------------------------------------------
 
 
-# What numpy and zipfile raise at files that are cut, garbled, encrypted or packed in another way.
-DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, MemoryError, RuntimeError)
-
-
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an npz file, whatever may be wrong with it put in one line."""
     if not path.exists():
@@ -149,21 +145,32 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} is not an npz file, or only a part of one; write it by np.savez")
     arrays: dict[str, np.ndarray] = {}
     key = ""
+    check_memory(path, _declared(path))
     try:
         with np.load(path, allow_pickle=False) as file:
             for key in file.files:
                 arrays[key] = file[key]
-    except DAMAGE as error:
+    except Exception as error:  # numpy, zipfile and zlib have many words for one thing
+        name = one_line(key, 60) or "the file"
         if "allow_pickle" in str(error):
             raise ValueError(
-                f"{path}: {key} holds Python objects, which are never unpickled; save it as an "
+                f"{path}: {name} holds Python objects, which are never unpickled; save it as an "
                 "array of numbers"
             ) from None
-        raise ValueError(
-            f"{path}: {key or 'the file'} is damaged ({error}); take a sound copy"
-        ) from None
+        reason = one_line(error, 120) or type(error).__name__
+        raise ValueError(f"{path}: {name} is damaged ({reason}); take a sound copy") from None
     # A member that is no array comes back as bytes.
     return {name: value for name, value in arrays.items() if isinstance(value, np.ndarray)}
+
+
+def _declared(path: Path) -> int:
+    """The bytes that the members of a zip file say they unpack to; no more than that is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except Exception as error:
+        reason = one_line(error, 120)
+        raise ValueError(f"{path} is damaged ({reason}); take a sound copy") from None
 
 
 def _text(path: Path, stored: Mapping[str, np.ndarray], key: str) -> str:
@@ -180,9 +187,9 @@ def _provenance(path: Path, stored: Mapping[str, np.ndarray]) -> tuple[tuple[str
     text = _text(path, stored, "provenance")
     try:
         return tuple((str(name), str(value)) for name, value in json.loads(text or "[]"))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(
-            f"{path}: provenance must be a JSON list of pairs, not {text[:40]!r}"
+            f"{path}: provenance must be a JSON list of pairs, not {shown(text)}"
         ) from None
 
 
@@ -202,7 +209,8 @@ def _apply_index(path: Path, columns: dict[str, np.ndarray], index: np.ndarray) 
         if following[i] <= row
     ]
     ends = np.unique(starts[starts > 0]) - 1
-    if columns["truncated"].shape == columns["terminated"].shape == (rows,):
+    flags = columns["truncated"], columns["terminated"]
+    if all(flag.shape == (rows,) and flag.dtype.kind in "bifu" for flag in flags):
         truncated = columns["truncated"].copy()
         truncated[ends[columns["terminated"][ends] == 0]] = 1
         columns["truncated"] = truncated

@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from worldloom.core.names import one_line, shown
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 
 
@@ -86,12 +87,14 @@ class ColumnMapping:
                 raise ValueError(
                     f"mapping: action {signal.name} needs low and high, which -1 and 1 stand for"
                 )
+        if "" in (self.time, self.episode, self.reward, self.terminated):
+            raise ValueError("mapping: the name of a column is empty; write it, or leave it out")
         if self.gap is not None and (self.time is None or not self.gap > 0.0):
             raise ValueError(f"mapping: gap={self.gap}; it is a time above 0, of a time column")
-        if len(self.delimiter) != 1 or self.decimal not in (".", ","):
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n' or self.decimal not in (".", ","):
             raise ValueError(
-                f"mapping: delimiter={self.delimiter!r} must be one letter, decimal="
-                f"{self.decimal!r} a point or a comma"
+                f"mapping: delimiter={shown(self.delimiter)} must be one letter, decimal="
+                f"{shown(self.decimal)} a point or a comma"
             )
         if self.delimiter == self.decimal:
             raise ValueError(f"mapping: delimiter and decimal are both {self.decimal!r}")
@@ -116,7 +119,9 @@ def read_mapping(path: str | Path) -> ColumnMapping:
         return _mapping(parse_yaml(read_text(path), str(path)))
     except ValueError as error:
         text = str(error)
-        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        raise ValueError(
+            one_line(text if text.startswith(str(path)) else f"{path}: {text}")
+        ) from None
 
 
 def _mapping(root: Node) -> ColumnMapping:
@@ -139,7 +144,7 @@ def _mapping(root: Node) -> ColumnMapping:
         elif name in ("cost", "missing"):
             listed = [node.value] if isinstance(node.value, str) else node.value
             if not isinstance(listed, list) or not all(isinstance(x, str) for x in listed):
-                raise node.error(f"{listed!r}; it must be a list of texts")
+                raise node.error(f"{shown(listed)}; it must be a list of texts")
             values[name] = tuple(listed)
         else:
             values[name] = node.text()
@@ -168,5 +173,6 @@ def _signal(node: Node) -> SignalColumn:
     column = entry.pop("column").text()
     values: dict[str, Any] = {"name": column}
     for name, value in entry.items():
-        values[name] = str(value.value) if name in ("name", "unit") else value.number()
+        plain = name in ("name", "unit") and isinstance(value.value, str | int | float)
+        values[name] = str(value.value) if plain else value.number()
     return SignalColumn(column, **values)

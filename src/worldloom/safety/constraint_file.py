@@ -33,7 +33,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from worldloom.core.names import suggest
+from worldloom.core.names import shown, suggest
 from worldloom.core.types import Array
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.replay.dataset_checks import Range
@@ -48,6 +48,7 @@ from worldloom.safety.units import convert, parse_quantity, parse_unit
 
 KEYS = ("emergency", "box", "rate", "linear", "state", "barriers", "lookahead")
 NUMBERS = ("deviations", "latch_after")
+MOST_STEPS = 10_000  # of a lookahead
 ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard")
 
 
@@ -130,7 +131,7 @@ def _quantity(node: Node) -> tuple[float, str]:
     except ValueError as error:
         raise node.error(str(error)) from None
     if not math.isfinite(value):
-        raise node.error(f"{node.value!r} is not finite")
+        raise node.error(f"{shown(node.value)} is not finite")
     return value, unit
 
 
@@ -140,20 +141,20 @@ def _value_in(node: Node, unit: str, *, difference: bool = False, hint: str = ""
     known = parse_unit(unit)
     if not given and not known.base and known.factor != 1.0:  # is a bare 40 40 % or 4000 %?
         raise node.error(
-            f"{node.value!r} has no unit, and this is measured in {unit}; "
+            f"{shown(node.value)} has no unit, and this is measured in {unit}; "
             f"write '{node.value} {unit}'"
         )
     try:
         return convert(value, given, unit, difference=difference)
     except ValueError as error:
         hint = hint or f"in {unit or '1'}"
-        raise node.error(f"{node.value!r}: {error}; write it {hint}") from None
+        raise node.error(f"{shown(node.value)}: {error}; write it {hint}") from None
 
 
 def _known(node: Node, name: Any, known: Signals, what: str) -> SignalLike:
     """The signal of that name."""
     if not isinstance(name, str) or name not in known:
-        raise node.error(f"there is no {what} {name!r}; {suggest(str(name), list(known))}")
+        raise node.error(f"there is no {what} {shown(name)}; {suggest(str(name), list(known))}")
     return known[name]
 
 
@@ -322,7 +323,7 @@ class _File:
             if name not in entry:
                 raise node.error(f"{name} is missing")
         rows = [StateRow(*row) for row, _ in self.state_rows(entry["rows"].entries())]
-        return {"horizon": entry["steps"].whole(least=1), "lookahead": rows}
+        return {"horizon": entry["steps"].whole(1, MOST_STEPS), "lookahead": rows}
 
     def backup(self, loops: Callable[[Array], Array] | None) -> Callable[[Array], Array] | None:
         node = self.part("lookahead").get("backup")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worldloom.core.lazy import load_file, resolve
-from worldloom.core.names import suggest
+from worldloom.core.names import shown, suggest
 from worldloom.training.suite import Suite, World
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _REGISTERED: dict[str, tuple[World, str | None]] = {}  # name -> (world, its sui
 def suite(name: str) -> Suite:
     """A suite by its own name."""
     if name not in SUITES:
-        raise ValueError(f"there is no suite {name!r}; {suggest(name, SUITES)}")
+        raise ValueError(f"there is no suite {shown(name)}; {suggest(name, SUITES)}")
     return resolve(f"worldloom.suites.{name}.suite:SUITE")
 
 
@@ -98,7 +98,7 @@ def maker(name: str) -> "Callable[..., PureEnv]":
     prefix, _, rest = name.partition(":")
     if prefix in PREFIXES:
         return functools.partial(resolve(PREFIXES[prefix]), rest)
-    raise ValueError(f"there is no world {name!r}; {suggest(name, known)}")
+    raise ValueError(f"there is no world {shown(name)}; {suggest(name, known)}")
 
 
 def _is_yaml(name: str) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
@@ -12,7 +13,8 @@ from typing import Any, Union, get_args, get_origin
 from worldloom import algos
 from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_fields, check_seed
-from worldloom.core.names import suggest
+from worldloom.core.files import read_json
+from worldloom.core.names import one_line, shown, suggest
 from worldloom.training.suite import Suite
 
 FORMAT = 2  # of config.json; 1, without the number, was one format for each suite
@@ -137,8 +139,10 @@ def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> Tra
     given = nest(given)
     env = str(given.pop("env"))
     algo = given.pop("algo", None) or suite.defaults(env, None)["algo"]
+    if not isinstance(algo, str):
+        raise ValueError(f"{place}algo={shown(algo)}; it must be the name of an algorithm")
     usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
-    algorithm = algos.get(str(algo))
+    algorithm = algos.get(algo)
     own = [f.name for f in fields(suite.settings)]
     for name in given:
         if name not in (*COMMON, *own, algorithm.name, "algo_options"):
@@ -148,7 +152,7 @@ def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> Tra
     values = merge(usual, given)
     options = values.get(algorithm.name, {}) | values["algo_options"]
     common = {n: values[n] for n in COMMON if n in values and n != "world"}
-    common |= {"env": env, "algo": str(algo)}
+    common |= {"env": env, "algo": algo}
     return TrainConfig(
         **{n: convert(place + n, v, COMMON[n].type) for n, v in common.items()},
         hyper=_make_hyper(algorithm, options, f"{place}{algorithm.name}."),
@@ -163,7 +167,7 @@ def _group(name: str, given: Any) -> Mapping[str, Any]:
     if is_dataclass(given) and not isinstance(given, type):
         return _flat(given)
     if not isinstance(given, Mapping):
-        raise ValueError(f"{name}={given!r}; it must hold names and values")
+        raise ValueError(f"{name}={shown(given)}; it must hold names and values")
     return nest(given)
 
 
@@ -175,7 +179,9 @@ def _make_hyper(algorithm: Algorithm, options: Mapping[str, Any], place: str) ->
     for name in options:
         if name not in known:
             hint = "it is a setting of the run" if name in COMMON else suggest(name, known)
-            raise ValueError(f"{place}{name} is not an option of {algorithm.name}; {hint}")
+            raise ValueError(
+                f"{place}{one_line(name, 60)} is not an option of {algorithm.name}; {hint}"
+            )
     made = read_fields(algorithm.config, {n: v for n, v in options.items() if n in own}, place)
     if numbers is None:
         return made
@@ -190,8 +196,8 @@ def _make_world(rules: type | None, options: Mapping[str, Any], place: str) -> M
     for name, value in options.items():
         try:  # as config.json will have it
             values[name] = json.loads(json.dumps(value, default=_plain))
-        except TypeError:
-            raise ValueError(f"{place}{name}={value!r}; give numbers, text or lists") from None
+        except (TypeError, RecursionError):
+            raise ValueError(f"{place}{name}={shown(value)}; give numbers, text or lists") from None
     return values
 
 
@@ -213,7 +219,7 @@ def _unknown(name: str, algorithm: Algorithm, own: list[str]) -> str:
         )
     if any(name == f.name for f in fields(algorithm.config)):
         return f"{name!r} is an option of {algorithm.name}: {algorithm.name}={{{name!r}: ...}}"
-    return f"no setting {name!r}; {suggest(name, [*COMMON, *own, algorithm.name])}"
+    return f"no setting {shown(name)}; {suggest(name, [*COMMON, *own, algorithm.name])}"
 
 
 # Kept settings ---------------------------------------------------------------------------------
@@ -226,22 +232,29 @@ def read_header(folder: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} is not a run folder: it has no config.json; name a folder under runs/"
         )
-    try:
-        header = json.loads(path.read_text(encoding="utf-8"))
-        settings = dict(header["config"])
-        if header.get("format") == FORMAT:
-            _ = header["suite"], settings["env"]  # which all others need
-            return header | {"config": _completed(settings)}
-        version = header.get("versions", {}).get("worldloom", "0.1")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    header = read_json(path)
+    settings = header.get("config") if isinstance(header, dict) else None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} does not hold the settings of a run; name another folder")
+    if header.get("format") != FORMAT:
+        versions = header.get("versions")
+        version = versions.get("worldloom", "0.1") if isinstance(versions, dict) else "0.1"
         raise ValueError(
-            f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
-            "name another folder"
-        ) from error
-    raise ValueError(
-        f"{folder} was written by worldloom {version}, whose runs this version cannot read; "
-        "train again, or look at it with that version"
-    )
+            f"{folder} was written by worldloom {one_line(version, 40)}, whose runs this version "
+            "cannot read; train again, or look at it with that version"
+        )
+    for name, value in {"suite": header.get("suite"), **_named(settings)}.items():
+        if not isinstance(value, str):
+            raise ValueError(
+                f"{path} does not hold the settings of a run: {name} is {shown(value)}, not a "
+                "name; name another folder"
+            )
+    return header | {"config": _completed(settings)}
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What no settings can do without."""
+    return {name: settings.get(name) for name in ("env", "algo")}
 
 
 def _completed(kept: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +262,7 @@ def _completed(kept: dict[str, Any]) -> dict[str, Any]:
 
     Not as its suite has it now: a run goes on with what it began with.
     """
-    algorithm, group = algos.get(str(kept["algo"])), {}
+    algorithm, group = algos.get(kept["algo"]), {}
     if isinstance(kept.get(algorithm.name, {}), Mapping):  # else `make_config` says what is wrong
         group[algorithm.name] = _flat(algorithm.config()) | kept.get(algorithm.name, {})
     return kept | group
@@ -264,13 +277,22 @@ def read_fields(cls: type, given: Mapping[str, Any], place: str = "") -> Any:
     values = {}
     for name, value in given.items():
         if name not in known:
-            raise ValueError(f"{place}{name} is not an option; {suggest(name, list(known))}")
+            raise ValueError(
+                f"{place}{one_line(name, 60)} is not an option; {suggest(name, list(known))}"
+            )
         nested = default_of(known[name])
         if is_dataclass(nested) and not isinstance(value, type(nested)):
             options = _group(place + name, value)
             value = read_fields(type(nested), asdict(nested) | dict(options), f"{place}{name}.")  # pyright: ignore[reportArgumentType]
         values[name] = convert(place + name, value, kind_of(known[name].type, nested))
-    return cls(**values)
+    made = cls(**values)  # which says what is wrong in words of its own
+    for name, value in values.items():
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(abs(x) < math.inf for x in numbers if isinstance(x, float)):
+            raise ValueError(f"{place}{name}={shown(value)}; it must be a finite number")
+        if not all(abs(x) < 2**63 for x in numbers if isinstance(x, int)):
+            raise ValueError(f"{place}{name}={shown(value)}; a number that large cannot be held")
+    return made
 
 
 def kind_of(annotation: Any, default: Any) -> Any:
@@ -306,9 +328,11 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return tuple(convert(name, entry, get_args(kind)[0]) for entry in entries)
     allowed, words = _KINDS.get(kind, (object, ""))
     if not isinstance(plain, allowed) or (isinstance(plain, bool) and kind in (int, float)):
-        raise ValueError(f"{name}={plain!r}; it must be {words}")
+        raise ValueError(f"{name}={shown(plain)}; it must be {words}")
     if kind is int and plain % 1:  # also of what is not finite
-        raise ValueError(f"{name}={plain!r}; it must be a whole number")
+        raise ValueError(f"{name}={shown(plain)}; it must be a whole number")
+    if kind is float and abs(plain) >= 2**1023 and isinstance(plain, int):
+        raise ValueError(f"{name}={shown(plain)}; a number that large cannot be held")
     return kind(plain) if kind in (int, float, str) else plain
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldloom.core.files import read_json
 from worldloom.training.driver import Hook, curves
 from worldloom.training.run import Run
 from worldloom.training.trackers.async_logger import MinimalAsyncLogger
@@ -39,7 +40,7 @@ class Tracking(Hook):
         self.tracker = tracker
         self._logger: MinimalAsyncLogger | None = None
         self._folder = Path()
-        self._status = "FAILED"  # unless the run gets to its end
+        self._status, self._steps = "FAILED", 0  # unless the run gets to its end
 
     def on_start(self, run: Run) -> None:
         self._folder = run.folder
@@ -55,17 +56,21 @@ class Tracking(Hook):
 
     def on_evaluation(self, run: Run, evaluation: Any) -> None:
         # A list holds its episodes here, which are no curves.
-        scores = {k: v for k, v in evaluation.to_dict().items() if not isinstance(v, list)}
+        told = getattr(evaluation, "metrics", evaluation.to_dict)()
+        scores = {k: v for k, v in told.items() if not isinstance(v, list)}
         self._tell({"rows": [{"steps": run.steps, "eval": scores}]})
 
     def on_end(self, run: Run) -> None:
-        self._status = "KILLED" if run.interrupted else "FINISHED"
+        self._status, self._steps = "KILLED" if run.interrupted else "FINISHED", run.steps
 
     def close(self) -> None:
         # Files are sent from here: all hooks have written theirs by now.
         if self._logger is None:
             return
         files = [self._folder / name for name in FILES if (self._folder / name).is_file()]
+        estimates = self._folder / "ope.json"
+        if estimates in files and self._status == "FINISHED":
+            self._tell({"rows": [{"steps": self._steps, "ope": _by_method(read_json(estimates))}]})
         self._tell({"status": self._status, "files": [str(file) for file in files]})
         self._logger.close(_PATIENCE if self._status == "FINISHED" else _HASTE)
         self.tracker.failures += self._logger.dropped
@@ -74,3 +79,13 @@ class Tracking(Hook):
     def _tell(self, news: Mapping[str, Any]) -> None:
         if self._logger is not None:
             self._logger.log(news)
+
+
+def _by_method(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Off-policy estimates under the names of their methods, and what else is said of them."""
+    estimates = {
+        one["method"]: {name: value for name, value in one.items() if name != "method"}
+        for one in content["estimates"]
+    }
+    kept = ("logged_return", "true_return", "fqe_drift", "support")
+    return estimates | {name: content[name] for name in kept if name in content}

@@ -1,5 +1,6 @@
 """A loop and the state that it advances, in programs that are compiled and timed apart."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -27,6 +28,11 @@ class Jitted:
         self._jit = jax.jit(function, donate_argnums=donate, compiler_options=compiler_options)
         self._compiled: Any = None
         self.compile_seconds = 0.0
+
+    def nbytes(self, *args: Any) -> int:
+        """The memory that its outputs take, found out without compiling or computing them."""
+        leaves = jax.tree.leaves(self._jit.eval_shape(*args))
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
     def __call__(self, *args: Any) -> Any:
         if self._compiled is None:
@@ -129,6 +135,11 @@ class Trainer:
         self._iterations = repeat or Repeated(loop.iterate, chunk, compiler_options)
         self._init = Jitted(loop.init)
         self._state: PyTree = None
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the loop's state takes."""
+        return self._init.nbytes(jax.random.key(self._seed), *self._unplaced)
 
     @property
     def run(self) -> PyTree:

@@ -194,6 +194,13 @@ GLYPH = '{glyph: "o", color: [200, 0, 0], value: 1.5}'
         (TEXT + "view: 3\n", "w.yaml: view: 3; it must be a text"),
         (TEXT + "horizon: -1\n", "w.yaml: horizon: -1; it must be a whole number of at least 1"),
         (TEXT + "num_frames: 1.5\n", "w.yaml: num_frames: 1.5; it must be a whole number"),
+        (change("height: 4", "height: 1000000000000"), "w.yaml: height: .* it must be at most 512"),
+        (change("height: 4\nwidth: 5\nborder: Wall", "floor: Berry\nmap: [' ']"),
+         "w.yaml: map: it has no lines; draw at least one"),
+        (TEXT + "num_frames: 1000000\n", "w.yaml: num_frames: 1000000; it must be at most 128"),
+        (TEXT + "radius: 1000000\n", "w.yaml: radius: 1000000; it must be at most 512, or all"),
+        (TEXT + "agent: [Agent]\n", "w.yaml: agent: there is no kind .'Agent'.; did you"),
+        (change("border: Wall", "border: {a: 1}"), "w.yaml: border: there is no kind {'a': 1}"),
         (change("name: tiny", "name: 3"), "w.yaml: name: 3; it must be a text"),
     ],
 )  # fmt: skip

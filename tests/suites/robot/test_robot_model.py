@@ -10,6 +10,7 @@ import yaml
 from worldloom.suites.robot.engines import LoopEngine
 from worldloom.suites.robot.model import ASSETS, biped, load
 from worldloom.suites.robot.starts import SINK, around_home
+from worldloom.suites.robot.task import WALK
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +204,84 @@ def test_files_that_are_not_there_or_not_mjcf_are_named(tmp_path, own):
     mjcf.with_suffix(".yaml").unlink()
     with pytest.raises(ValueError, match=r"no mapping .*biped\.yaml"):
         load(mjcf)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '<geom name="pelvis" type="box"',
+            '<geom name="pelvis" pos="nan 0 0" type="box"',
+            "nan|fin",
+        ),
+        ('kp="28"', 'kp="1e300"', "is not finite, or too large"),
+        ('timestep="0.004"', 'timestep="1e-12"', "does not divide|is not finite"),
+        ('damping="0.1"', 'damping="inf"', "inf|finite"),
+        ("<worldbody>", "<worldbody><", "MuJoCo does not read"),
+        ('model="biped"', 'model="\u00e9\u00e9"', None),
+    ],
+)
+def test_models_with_numbers_that_are_none_are_refused(own, old, new, message, capfd):
+    mjcf, _ = own
+    text = mjcf.read_text()
+    assert old in text
+    mjcf.write_text(text.replace(old, new, 1))
+    if message is None:
+        load(mjcf)
+        return
+    with pytest.raises(ValueError, match=message) as error:
+        load(mjcf)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) <= 300
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda n: n.update(legs=3),
+        lambda n: n.update(legs=[3, 4]),
+        lambda n: n.update(action={"default": float("nan")}),
+        lambda n: n.update(action={"default": "wide"}),
+        lambda n: n.update(action=[0.1]),
+        lambda n: n.update(feet="ab"),
+        lambda n: n.update(home={"a": 1}),
+        lambda n: n["feet"][0].update(body=["left_foot"]),
+    ],
+)
+def test_a_mapping_of_other_types_is_refused(own, change):
+    mjcf, edit = own
+    edit(change)
+    with pytest.raises(ValueError, match="is no robot to train") as error:
+        load(mjcf)
+    assert len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"horizon": -5},
+        {"horizon": 2.5},
+        {"horizon": 2**40},
+        {"horizon": "long"},
+        {"noise": float("nan")},
+        {"randomise": -1},
+        {"randomise": 3.0},
+        {"push_force": float("inf")},
+        {"push_force": (0.0, float("inf"))},
+        {"push_force": (5.0, 1.0)},
+        {"push_force": (1.0, 2.0, 3.0)},
+        {"push_pause": (0, 10)},
+        {"push_steps": 0},
+        {"command": "fast"},
+        {"command": None},
+        {"still": 1.5},
+        {"alive": float("nan")},
+        {"alive": 10**400},
+    ],
+)
+def test_options_that_no_task_can_have_are_refused(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"walk: {name}=.*; it must be ") as error:
+        WALK.rules(**options)
+    assert len(str(error.value)) <= 300

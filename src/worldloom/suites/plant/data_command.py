@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -82,6 +82,10 @@ class Convert(Source):
     """The npz file to write."""
     minari: str | None = None
     """Or the id of the Minari dataset to write, such as reactor/expert-v0."""
+    resample: float | None = None
+    """Seconds from one row to the next, of a CSV file whose samples are not evenly spaced."""
+    method: Literal["linear", "hold"] = "linear"
+    """Between two samples: a straight line, or what was measured last."""
     force: bool = False
     """Replace what is there."""
 
@@ -92,8 +96,11 @@ def command(argv: Sequence[str]) -> int:
     return run_group("worldloom data", commands, argv)
 
 
-def read(source: str | Path, mapping: Path | None = None) -> "Logged":
-    """What was logged in an npz file, a CSV file with its mapping, or a Minari dataset."""
+def read(source: str | Path, mapping: Path | None = None, **resampling: Any) -> "Logged":
+    """What was logged in an npz file, a CSV file with its mapping, or a Minari dataset.
+
+    resampling: options of `read_csv`, which no other format takes.
+    """
     from worldloom.replay.dataset_files import read_npz
 
     path = Path(source)
@@ -105,9 +112,11 @@ def read(source: str | Path, mapping: Path | None = None) -> "Logged":
             raise ValueError(
                 f"{path}: what its columns mean is not known; name a YAML file by --mapping"
             )
-        return read_csv(path, read_mapping(mapping))
+        return read_csv(path, read_mapping(mapping), **resampling)
     if mapping is not None:
         raise ValueError(f"{path}: --mapping is for CSV files, whose names end in .csv")
+    if resampling.get("seconds") is not None:
+        raise ValueError(f"{path}: --resample is for CSV files, whose names end in .csv")
     if path.is_file() or path.suffix.lower() == ".npz":
         return read_npz(path)
     from worldloom.adapters import minari
@@ -203,7 +212,8 @@ def _convert(args: Convert) -> int:
 
     if (args.out is None) == (args.minari is None):
         raise ValueError("convert: say where to, by --out FILE.npz or by --minari ID")
-    dataset = read(args.file, args.mapping).dataset()
+    resampling = {"seconds": args.resample, "method": args.method}
+    dataset = read(args.file, args.mapping, **resampling).dataset()
     if args.minari is None:
         written = dataset_files.save(dataset, str(args.out), force=args.force)
     else:

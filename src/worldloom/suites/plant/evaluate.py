@@ -101,6 +101,14 @@ class PlantEvaluation:
             "filtered": filtered,
         } | ({} if self.score is None else {"score": self.score})
 
+    def metrics(self) -> dict[str, Any]:
+        """`to_dict` for trackers, with what it has of each limit under the limit's name."""
+        told = self.to_dict()
+        for outcome in (told["bare"], told["filtered"]):
+            for name in ("violated", "worst_margin"):
+                outcome[name] = dict(zip(self.limits, outcome[name], strict=True))
+        return told
+
     def lines(self) -> dict[str, str]:
         """For people."""
         lines = self.bare.lines("bare", self.limits)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from worldloom.core.checks import check_fields, check_seed
 from worldloom.core.lazy import lazy
+from worldloom.core.names import shown
 from worldloom.training.suite import Suite, World
 
 DataQuality = Literal["expert", "medium", "mixed", "random"]
@@ -41,8 +42,8 @@ class PlantSettings:
         check_seed(self.data_seed)
         if self.dataset not in DATA_QUALITIES and Path(self.dataset).suffix != ".npz":
             raise ValueError(
-                f"plant: dataset={self.dataset!r}; use {', '.join(DATA_QUALITIES)}, or the path of "
-                "an npz file (`worldloom data` makes, checks and describes them)"
+                f"plant: dataset={shown(self.dataset)}; use {', '.join(DATA_QUALITIES)}, or the "
+                "path of an npz file (`worldloom data` makes, checks and describes them)"
             )
 
 

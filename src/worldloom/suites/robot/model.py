@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from worldloom.core.names import suggest
+from worldloom.core.files import check_memory
+from worldloom.core.names import listed, one_line, shown, suggest
+from worldloom.core.yaml_nodes import parse_yaml, read_text
 
 ASSETS = Path(__file__).parent / "assets"
 CONTROL_SECONDS = 0.02  # 50 decisions a second
@@ -121,35 +122,40 @@ def biped() -> Robot:
 def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
     """A robot from an MJCF file and its mapping, which is the .yaml of that name beside it.
 
-    A ValueError lists everything that is missing or does not fit.
+    A ValueError lists what is missing or does not fit, as far as it fits in a line.
     """
     mjcf = Path(mjcf)
     mapping = Path(mapping) if mapping is not None else mjcf.with_suffix(".yaml")
     model, names = _read_model(mjcf), _read_mapping(mapping)
     problems = check(model, names)
-    if problems:
-        listed = "; ".join(problems)
-        raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {listed}")
-    return _look_up(mjcf, mapping, model, names)
+    if not problems:
+        robot = _look_up(mjcf, mapping, model, names)
+        problems = _check_home(robot)
+        if not problems:
+            return robot
+    told = listed(problems, 220, "; ")
+    raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {told}")
 
 
 def _read_model(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"there is no MJCF file {path}")
     engine = mujoco()
+    read_text(path)  # a ValueError if it is none
+    engine.set_mju_user_warning(_warn)
     try:
         model = engine.MjModel.from_xml_path(str(path))
-    except ValueError as error:
-        raise ValueError(f"MuJoCo does not read {path}: {str(error).strip()}") from error
+    except Exception as error:  # of several kinds, all of MuJoCo's
+        raise ValueError(f"MuJoCo does not read {path}: {one_line(error, 180)}") from None
+    check_memory(path, model.narena + model.nbuffer)
     # A simulation that diverges stays so: the world sees it, ends the episode and counts it. MuJoCo
     # would put the robot back in its default pose instead, and write a log into the folder.
     model.opt.disableflags |= engine.mjtDisableBit.mjDSBL_AUTORESET
-    engine.set_mju_user_warning(_warn)
     return model
 
 
 def _warn(message: str) -> None:
-    if not message.startswith("Nan, Inf or huge value"):
+    if not message.startswith(("Nan, Inf or huge value", "XML contains a 'NaN'")):  # told below
         print(f"MuJoCo: {message}", file=sys.stderr)
 
 
@@ -159,10 +165,7 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
             f"there is no mapping {path}: a file that names base, home, sensors and feet of the "
             f"MJCF; copy {ASSETS / 'biped.yaml'} and put your names in it"
         )
-    try:
-        names = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+    names = parse_yaml(read_text(path), str(path)).value
     if not isinstance(names, Mapping):
         raise ValueError(f"{path} must hold names under base, home, sensors and feet")
     return names
@@ -170,6 +173,8 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
 
 # Checks ----------------------------------------------------------------------------------------
 
+# No number of a model is larger; MuJoCo itself takes larger ones in a state for a divergence.
+LARGEST = 1e10
 _SENSORS = {"gyro": 3, "orientation": 4, "touch": 1, "position": 3}  # numbers of each
 
 
@@ -182,7 +187,9 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
         "keyframe": (model.key, model.nkey),
         "joint": (model.joint, model.njnt),
     }
-    problems: list[str] = []
+    problems = [f"{name} is not finite, or too large" for name in _not_finite(model)]
+    if problems:
+        return problems
 
     def find(kind: str, name: Any, role: str) -> int | None:
         if not isinstance(name, str):
@@ -193,7 +200,7 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
         if name in known:
             return known[name]
         hint = suggest(name, known) if known else f"the model has no {kind}"
-        problems.append(f"there is no {kind} {name!r} for {role}; {hint}")
+        problems.append(f"there is no {kind} {shown(name)} for {role}; {hint}")
         return None
 
     def find_sensor(name: Any, kind: str, role: str) -> None:
@@ -231,7 +238,14 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
             for kind in ("touch", "position"):
                 find_sensor(foot.get(kind), kind, f"{kind} of the {side} foot")
     moved = model.actuator_trnid[model.actuator_trntype == engine.mjtTrn.mjTRN_JOINT, 0]
-    for leg in names.get("legs") or ():
+    legs = names.get("legs") or []
+    if not isinstance(legs, list) or not all(isinstance(leg, list) for leg in legs):
+        problems.append(f"legs is {shown(legs)}; it must be two lists of joints, or be left out")
+        legs = []
+    scales = names.get("action") or {}
+    if not isinstance(scales, Mapping) or not all(map(_is_scale, scales.values())):
+        problems.append(f"action is {shown(scales)}; it must be joints with a number above 0 each")
+    for leg in legs:
         for joint in leg:
             number = find("joint", joint, "a leg")
             if number is not None and number not in moved:
@@ -256,12 +270,51 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
             "actuators or sensors are delayed, and no engine here keeps their past; leave out the "
             "delays (`randomise` has worlds with late targets)"
         )
-    steps = CONTROL_SECONDS / model.opt.timestep
-    if abs(steps - round(steps)) > 1e-6 or steps < 1:
+    steps = CONTROL_SECONDS / max(model.opt.timestep, 1e-9)
+    if abs(steps - round(steps)) > 1e-6 or not 1 <= steps <= 1000:
         problems.append(
             f"a timestep of {model.opt.timestep:g} s does not divide {CONTROL_SECONDS:g} s"
         )
     return problems
+
+
+def _is_scale(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST
+
+
+def _not_finite(model: Any) -> list[str]:
+    """Names of the model's numbers that no simulation can start with."""
+    parts = {"": model, "option ": model.opt}
+    numbers = {f"{at}{name}": getattr(part, name) for at, part in parts.items()
+               for name in _float_fields(type(part), part)}  # fmt: skip
+    return [name for name, value in numbers.items() if not (np.abs(value) <= LARGEST).all()]
+
+
+_FIELDS: dict[type, list[str]] = {}
+
+
+def _float_fields(kind: type, example: Any) -> list[str]:
+    """The fields of a MuJoCo struct that hold floats; found out once."""
+    if kind not in _FIELDS:
+        names = [name for name in dir(kind) if not name.startswith("_")]
+        values = {name: getattr(example, name) for name in names}
+        _FIELDS[kind] = [
+            name
+            for name, value in values.items()
+            if isinstance(value, float) or getattr(getattr(value, "dtype", None), "kind", "") == "f"
+        ]
+    return _FIELDS[kind]
+
+
+def _check_home(robot: "Robot") -> list[str]:
+    """What the home pose shows: that the engine can start from it."""
+    try:
+        data = robot._at_home
+    except Exception as error:  # MuJoCo's, such as an arena that is too small
+        return [f"MuJoCo cannot start from its home pose: {one_line(error, 120)}"]
+    if not all(np.isfinite(x).all() for x in (data.qpos, data.qacc, data.sensordata)):
+        return ["its home pose is none that a simulation could start from"]
+    return [] if robot.home_height > 0.0 else ["the base of its home pose is not above the floor"]
 
 
 def _mapping_of(value: Any) -> Mapping[str, Any]:
@@ -295,7 +348,7 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
     feet = names["feet"]
     bodies = tuple(int(model.body(foot["body"]).id) for foot in feet)
     soles = np.flatnonzero(np.isin(model.geom_bodyid, bodies) & _touching(model))
-    legs = tuple(tuple(joints.index(joint) for joint in leg) for leg in names.get("legs") or ())
+    legs = [tuple(joints.index(joint) for joint in leg) for leg in names.get("legs") or ()]
     return Robot(
         name=mjcf.stem,
         xml=mjcf.read_text(),

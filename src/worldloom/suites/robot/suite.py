@@ -1,6 +1,6 @@
 """The robot suite: a small biped that learns to stand and to walk, or a robot of the user's own."""
 
-import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy, resolve
+from worldloom.core.names import one_line
 from worldloom.training.suite import Suite, World
 
 if TYPE_CHECKING:
@@ -32,23 +33,8 @@ class RobotRules:
     starts: str = "home"  # initial states: home, or reference for frames of the reference gait
 
     def __post_init__(self):
-        for name in ("command", "push_force"):
-            value = getattr(self, name)
-            if value is not None and len(value) != 2:
-                raise ValueError(f"biped: world.{name}={value!r}; give the least and the most")
-        check_fields(
-            "biped",
-            self,
-            at_least={
-                "randomise": 0,
-                "noise": 0,
-                "command": -math.inf,
-                "push_force": 0,
-                "push_steps": 1,
-                "horizon": 1,
-            },
-            choices={"starts": ("home", "reference")},
-        )
+        check_fields("biped", self, choices={"starts": ("home", "reference")})
+        resolve("worldloom.suites.robot.task:check_rules")("biped", self.options())
 
     def options(self) -> dict[str, Any]:
         """As `worldloom.suites.robot.world.world` takes them."""
@@ -112,8 +98,8 @@ class RobotSettings:
             )
         for name, kind in (("robot", "MJCF file"), ("motion", "reference motion")):
             path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
-                raise ValueError(f"there is no {kind} {path}")
+            if path is not None and not os.path.isfile(path):  # also of names that are too long
+                raise ValueError(f"there is no {kind} {one_line(path, 150)}")
             if path is not None:  # whole: a run may be resumed from another folder
                 object.__setattr__(self, name, str(Path(path).absolute()))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.core.names import suggest
+from worldloom.core.checks import MOST
+from worldloom.core.names import shown, suggest
 from worldloom.suites.robot import rewards
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.types import Rules
@@ -45,23 +46,18 @@ class Task:
 
     def rules(self, **changes: Any) -> Rules:
         """The numbers of the task; `changes` by the names of `Rules`, or weights by name."""
-        weights = dict(self.table)
-        for name in list(changes):
-            if name in weights:
-                weights[name] = changes.pop(name)
         names = [rule.name for rule in fields(Rules) if rule.name != "weights"]
         numbers = {name: getattr(self, name, 0.0) for name in names}  # without noise, all alike
+        known = numbers | dict(self.table)
         for name in changes:
-            if name not in numbers:
-                hint = suggest(name, [*numbers, *weights])
-                raise ValueError(f"{self.name} has no option {name!r}; {hint}")
-        numbers |= changes
-        whole = {"push_steps", "push_pause", "horizon"}
+            if name not in known:
+                raise ValueError(f"{self.name} has no option {shown(name)}; {suggest(name, known)}")
+        known |= check_rules(self.name, changes)
         return Rules(
-            weights=np.array(list(weights.values()), np.float32),
+            weights=np.array([known[name] for name in self.table], np.float32),
             **{
-                name: np.asarray(value, np.int32 if name in whole else np.float32)
-                for name, value in numbers.items()
+                name: np.asarray(known[name], np.int32 if name in WHOLE else np.float32)
+                for name in numbers
             },
         )
 
@@ -82,6 +78,45 @@ class Task:
             ("command", 1),
             ("clock", 2),
         )
+
+
+# What options may be: the least and the most of each number. Friction is gone at 2.5 times the full
+# width of the randomisation.
+RANGES = {
+    "command": (-100.0, 100.0), "still": (0.0, 1.0), "push_force": (0.0, 1e6),
+    "push_steps": (1, MOST["horizon"]), "push_pause": (1, MOST["horizon"]), "noise": (0.0, 1e3),
+    "randomise": (0.0, 2.0), "horizon": (1, MOST["horizon"]),
+}  # fmt: skip
+WHOLE = {"push_steps", "push_pause", "horizon"}
+PAIRS = {"command", "push_force", "push_pause"}
+
+
+def check_rules(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a task, or weights of its reward, if they can be; else a ValueError."""
+    for name, value in given.items():
+        low, high = RANGES.get(name, (-1e6, 1e6))
+        numbers = np.asarray(value) if _is_plain(value) else np.asarray("")
+        shape = (2,) if name in PAIRS else ()
+        fits = numbers.dtype.kind in "iuf" and numbers.shape == shape
+        fits = fits and bool(((numbers >= low) & (numbers <= high)).all())
+        if name in WHOLE and fits:
+            fits = bool((numbers % 1 == 0).all())
+        if shape and fits:
+            fits = bool(numbers[0] <= numbers[1])
+        if not fits:
+            what = "a whole number" if name in WHOLE else "a number"
+            what = "the least and the most, each " + what if shape else what
+            raise ValueError(
+                f"{owner}: {name}={shown(value)}; it must be {what} from {low} to {high}"
+            )
+    return dict(given)
+
+
+def _is_plain(value: Any) -> bool:
+    """A number, or a few of them."""
+    if isinstance(value, list | tuple):
+        return len(value) == 2 and all(isinstance(x, int | float | np.number) for x in value)
+    return isinstance(value, int | float) or hasattr(value, "__array__")
 
 
 # The tasks -------------------------------------------------------------------------------------
@@ -120,5 +155,5 @@ TASKS = {task.name: task for task in (STAND, WALK, PUSH)}
 def task_named(name: str) -> Task:
     """One of the tasks."""
     if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}; {suggest(name, list(TASKS))}")
+        raise ValueError(f"there is no task {shown(name)}; {suggest(name, list(TASKS))}")
     return TASKS[name]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core import draws
+from worldloom.core.checks import check_seed
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict
 from worldloom.core.transforms import as_pure
@@ -82,9 +83,10 @@ def world(
         raise ValueError(
             'physics="numpy" is a loop outside of jit: use worldloom.suites.robot.loop, or "c" here'
         )
+    check_seed(seed)
+    numbers = chosen_task.rules(randomise=randomise, noise=noise, **rules)
     engine = make_engine(physics, body, threads)
     table = start_tables.around_home(engine, NUM_STARTS, seed)
-    numbers = chosen_task.rules(randomise=randomise, noise=noise, **rules)
     params = jax.tree.map(jnp.asarray, Params(numbers, table))
     return RobotWorld(body, chosen_task, engine, params, randomised=randomise > 0.0)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from worldloom.core.files import check_memory
 from worldloom.core.mesh import BATCH_AXIS, device_mesh
 from worldloom.training.config import TrainConfig
 from worldloom.training.suite import Problem
@@ -50,7 +51,10 @@ def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
             env.spec.num_agents,
         )
         shared, options = (make_table(data, centre=True),), {}
-    return Trainer(loop, shared, seed=config.seed, chunk=config.chunk, **options)
+    trainer = Trainer(loop, shared, seed=config.seed, chunk=config.chunk, **options)
+    remedy = "use fewer worlds, a smaller buffer or smaller networks"
+    check_memory(f"{config.algo} on {config.env}", trainer.nbytes, remedy, share=0.9)
+    return trainer
 
 
 def turn_loop(config: TrainConfig, problem: Problem) -> Any:

@@ -10,7 +10,9 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ ARTIFACTS = "mlflow-artifacts"
 # What MLflow takes in one call, in a value and in a name.
 _BATCH = {"metrics": 1000, "params": 100, "tags": 100}
 _VALUE, _NAME = 6000, 250
+_LOADER = "worldloom.serving.mlflow_model"  # by name: it is of a layer above this one
 # What a registered run needs to be loaded again, beside its checkpoint, whatever its suite.
 _ABOUT_RUN = ("config.json", "world.yaml", "tasks.json", "data.npz", "constraints.yaml")
 
@@ -106,6 +109,8 @@ def register_model(
 ) -> int:
     """Makes a version of the registered model `name`; its number.
 
+    `mlflow.pyfunc.load_model(f"models:/{name}/{number}").predict(obs)` answers with its actions.
+
     Args:
         run: a run folder. It need not have been tracked while it trained.
         model: what is registered: a folder, such as an exported bundle. By default the run's newest
@@ -126,6 +131,9 @@ def register_model(
     place = f"models/{digest[:12]}"
     for inside, path in files.items():
         client.log_artifact(kept.info.run_id, str(path), Path(place, inside).parent.as_posix())
+    with tempfile.TemporaryDirectory() as draft:
+        about = _model(kept.info.run_id, Path(draft))
+        client.log_artifact(kept.info.run_id, str(about), place)
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name)
     version = client.create_model_version(
@@ -135,6 +143,18 @@ def register_model(
         tags=dict(tags or {}) | {"sha256": digest},
     )
     return int(version.version)
+
+
+def _model(run_id: str, folder: Path) -> Path:
+    """The file that tells MLflow how to load what lies beside it."""
+    from mlflow.models import Model
+
+    model = Model(run_id=run_id)
+    model.add_flavor(
+        "python_function", loader_module=_LOADER, python_version=platform.python_version()
+    )
+    model.save(str(folder / "MLmodel"))
+    return folder / "MLmodel"
 
 
 def _track_afterwards(run: Path) -> None:
