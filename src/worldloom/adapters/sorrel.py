@@ -5,6 +5,7 @@ arguments instead; nothing else of its loop changes. What runs is the corrected 
 that never mix epochs, real n-step returns. `legacy=True` restores the original's arithmetic.
 """
 
+import copyreg
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from worldloom.core.files import write_bytes
 from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.iqn import IQNJAX
+from worldloom.nn.values import is_exploratory
 from worldloom.replay.buffer import JAXBuffer
 
 FORMAT = "worldloom model 2"
@@ -124,10 +126,11 @@ class JAXModel:
         Any shape with n_frames * features numbers, such as `memory.current_state()` and the
         present frame put together.
         """
-        self.rng_key, action = _act(
+        self.rng_key, actions = _act(
             self.agent, self.learner.params, self.frames(state), self.rng_key, self.epsilon
         )
-        return int(action)
+        action, self.memory.greedy_action = np.asarray(actions).tolist()
+        return action
 
     def frames(self, state: ArrayLike) -> NDArray[np.float32]:
         """A stack of frames as the network takes it, (1, n_frames, features)."""
@@ -171,6 +174,13 @@ class JAXModel:
     def set_epsilon(self, new_epsilon: float) -> None:
         """Replaces epsilon."""
         self.epsilon = new_epsilon
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickled or copied model, back on its device."""
+        vars(self).update(state)
+        self.learner, self.rng_key, self.memory.state, self.memory.key = jax.device_put(
+            (self.learner, self.rng_key, self.memory.state, self.memory.key), self.device
+        )
 
     # Parts of the learner ------------------------------------------------------------------------
 
@@ -270,7 +280,6 @@ class JAXiRainbowModel(JAXModel):
         action_space: int,
         layer_size: int = 250,
         epsilon: float = 1.0,
-        epsilon_min: float = 0.0,
         device: Any = None,
         seed: int | None = 0,
         n_frames: int = 5,
@@ -284,6 +293,7 @@ class JAXiRainbowModel(JAXModel):
         GAMMA: float = 0.99,
         n_quantiles: int = 12,
         *,
+        epsilon_min: float = 0.0,
         legacy: bool = False,
     ) -> None:
         given = locals()
@@ -292,7 +302,7 @@ class JAXiRainbowModel(JAXModel):
             act_quantiles=256 if legacy else n_quantiles,
             act_levels="random" if legacy else "midpoints",
             levels="own" if legacy else "shared",
-            noisy=True,
+            noisy=legacy,
             max_grad_norm=1.0,
             legacy=legacy,
         )
@@ -341,10 +351,11 @@ def _init(agent: Any, key: Key, obs: Array) -> PyTree:
 
 
 def act_once(agent: Any, params: PyTree, obs: Array, key: Key, epsilon: Array) -> tuple[Key, Array]:
-    """The next key, and one model's action for obs (1, frames, features)."""
+    """The next key, and one model's action and greedy action (2,) for obs (1, frames, features)."""
     key, act_key = jax.random.split(key)
-    action, _ = agent.act(params, obs, act_key, explore=epsilon)
-    return key, action[0]
+    action, values = agent.act(params, obs, act_key, explore=epsilon)
+    greedy = jnp.where(is_exploratory(action, values), values.argmax(axis=-1), action)
+    return key, jnp.concatenate([action, greedy])
 
 
 def learn_once(
@@ -384,6 +395,9 @@ def _device(device: Any) -> Any:
         here = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
         raise ValueError(f"device={str(device)!r} is not here; JAX sees {here}") from error
 
+
+# A device is pickled by its name, and found again by it.
+copyreg.pickle(jax.Device, lambda device: (_device, (f"{device.platform}:{device.id}",)))
 
 # What the original's users find beside its models, imported when it is first asked for: the
 # experiment trains and draws, which are layers above this one.
