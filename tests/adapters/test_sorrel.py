@@ -246,6 +246,22 @@ def test_positional_arguments_are_in_the_order_of_the_original():
     assert (config.learning_rate, config.target_rate, config.gamma) == (0.1, 0.2, 0.3)
 
 
+def test_n_step_and_batch_size_mean_what_they_mean_in_the_original():
+    """n_step is a power of gamma and sums no rewards; 256 rows serve a call, in steps of 64."""
+    ours = model(world(), n_step=3, batch_size=256, GAMMA=0.5)
+    assert (ours.n_step, ours.batch_size, ours.GAMMA) == (3, 256, 0.5)
+    for number in range(300):
+        ours.memory.add(np.full(ours.features, number), 0, float(number), False)
+        if number == 255:
+            assert ours.train_step() == 0.0, "255 windows are too few for a batch of 256"
+    samples = ours.memory.sample(64)
+    np.testing.assert_array_equal(samples.rewards[:, 0], samples.states[:, -1])
+    np.testing.assert_array_equal(samples.next_states[:, -1], samples.states[:, -1] + 1)
+    assert ours.memory.ring.gamma == 0.5**3
+    assert ours.train_step() > 0.0
+    assert int(ours.learner.updates) == 4
+
+
 # Files -------------------------------------------------------------------------------------------
 
 

@@ -69,13 +69,12 @@ def parallel_train_agents(agents: Sequence[Any]) -> NDArray[np.float32]:
     `train_step` leaves them.
     """
     models = [_model_of(agent) for agent in agents]
-    ready = [m for m in models if m.memory.can_sample(m.agent.config.batch_size)]
+    ready = [m for m in models if m.can_train()]
     total = 0.0
     for places in _groups(ready):
         group = [ready[i] for i in places]
         learned, losses = _learn_all(
-            group[0].agent,
-            group[0].memory.ring,
+            *group[0].form[:3],
             [(m.learner, m.memory.state, m.rng_key) for m in group],
         )
         for model, (learner, key) in zip(group, learned, strict=True):
@@ -89,8 +88,7 @@ def _groups(models: Sequence[JAXModel]) -> Collection[list[int]]:
     turns, groups = Counter(), defaultdict(list)
     for place, model in enumerate(models):
         turns[id(model)] += 1
-        form = model.agent, model.memory.ring, model.features, model.device
-        groups[turns[id(model)], form].append(place)
+        groups[turns[id(model)], model.form].append(place)
     return groups.values()
 
 
@@ -115,13 +113,13 @@ def _act_all(
     return list(new_keys), jnp.stack(actions, axis=1)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _learn_all(
-    agent: Any, ring: Any, models: list[tuple[PyTree, PyTree, Key]]
+    agent: Any, ring: Any, updates: int, models: list[tuple[PyTree, PyTree, Key]]
 ) -> tuple[list[tuple[PyTree, Key]], Array]:
-    stacked = stack.stack(models)
+    learn, stacked = partial(learn_once, agent, ring, updates), stack.stack(models)
     if is_large(agent):  # see `independent.parallel_train_agents`
-        learners, keys, losses = jax.lax.map(lambda one: learn_once(agent, ring, *one), stacked)
+        learners, keys, losses = jax.lax.map(lambda one: learn(*one), stacked)
     else:
-        learners, keys, losses = jax.vmap(partial(learn_once, agent, ring))(*stacked)
+        learners, keys, losses = jax.vmap(learn)(*stacked)
     return list(zip(stack.unstack(learners), keys, strict=True)), losses

@@ -5,14 +5,15 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from worldloom.adapters.sorrel import IQN_NAMES
+from worldloom.adapters.sorrel import IQN_NAMES, mended
+from worldloom.algos.iqn import IQNConfig
 from worldloom.core.names import suggest
 from worldloom.suites.grid import treasurehunt
 from worldloom.suites.grid.object_world import Entity, ObjectTreasureHunt
@@ -197,12 +198,12 @@ def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> Trai
     if given.keys() & {"world.food_value", "world.bone_value"}:
         given.setdefault("world.items", "mixed")
     base = original()
-    iqn = base["iqn"] if legacy else base["iqn"] | _MENDED
+    iqn = base["iqn"]
     if given.get("world.items") == "mixed":
         iqn = iqn | _MIXED
     iqn |= _under("iqn.", given)
     if not legacy:
-        iqn["act_quantiles"] = iqn["num_quantiles"]
+        iqn = asdict(mended(IQNConfig(**iqn)))
     world = base["world"] | _under("world.", given)
     settings = base | {name: value for name, value in given.items() if "." not in name}
     iqn["buffer_size"] *= settings["num_worlds"]  # there a memory is one world's
@@ -213,9 +214,6 @@ def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> Trai
     steps = {n: count * turns * settings["num_worlds"] for n, count in epochs.items()}
     return make_config(SUITE, settings | steps | {"iqn": iqn, "world": world})
 
-
-# The original's sizes and rates without its faults.
-_MENDED = {"legacy": False, "levels": "shared", "act_levels": "midpoints"}
 
 # Where the original's example with gems, food and bones differs from that with gems alone.
 _MIXED = {"epsilon": 0.6, "epsilon_decay": 0.0, "batch_size": 64}
