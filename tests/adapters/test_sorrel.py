@@ -225,9 +225,11 @@ def test_a_copied_model_goes_on_like_the_first(copied):
 
 
 def test_the_memory_learns_from_the_model_which_actions_explored():
-    ours = model(world(), n_step=2, epsilon=1.0)
+    agent = DQN(DQNConfig(hidden=(16,), batch_size=8, n_step=2), 4)
+    ours = JAXModel(3, 4, agent, memory_size=64, n_frames=FRAMES)
     state = np.ones(FRAMES * ours.features, np.float32)
-    best = int(ours.qnetwork_local.get_qvalues(state[None]).argmax())
+    best = ours.take_action(state)
+    ours.set_epsilon(1.0)
     taken = [ours.take_action(state)]
     ours.memory.add(state[-ours.features :], taken[0], 0.0, False)
     for _ in range(20):
