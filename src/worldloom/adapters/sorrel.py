@@ -51,9 +51,9 @@ def mended(config: IQNConfig) -> IQNConfig:
 
     `n_step` stays what it is there, a power of gamma: the value after one step is discounted by
     gamma ** n_step, and no rewards are summed. Sums over random actions blur what the first of
-    them is worth: at the original's rates they learn nothing in 400 epochs. A large batch serves
-    several gradient steps of `MINIBATCH` rows instead of one. Weights are not perturbed, which
-    explores nothing where acting is without noise.
+    them is worth: with one gradient step an epoch, 400 epochs of them taught next to nothing. A
+    large batch serves several gradient steps of `MINIBATCH` rows instead of one. Weights are not
+    perturbed, which explores nothing where acting is without noise.
     """
     steps = 1 if config.batch_size % MINIBATCH else config.batch_size // MINIBATCH
     return dataclasses.replace(
