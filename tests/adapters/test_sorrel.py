@@ -1,7 +1,9 @@
 """Our models in the object loop of the original."""
 
+import copy
 import dataclasses
 import os
+import pickle
 from pathlib import Path
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from worldloom.adapters.sorrel import JAXIQN, JAXiRainbowModel, JAXModel
+from worldloom.adapters.sorrel_parallel import parallel_take_actions, parallel_train_agents
 from worldloom.algos.dqn import DQN, DQNConfig
 from worldloom.algos.iqn import IQNConfig
 from worldloom.algos.qlearning import QLearning, QLearningConfig
@@ -183,6 +186,82 @@ def test_any_agent_can_be_the_model(agent, tmp_path):
     again.load(tmp_path / "model")
     for a, b in zip(params_of(ours), params_of(again), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_agents_that_share_a_model_act_and_learn_one_after_the_other():
+    env = world()
+    alone, shared = model(env, epsilon=0.5), model(env, epsilon=0.5)
+    states = np.random.default_rng(0).random((6, FRAMES * env.obs_size), dtype=np.float32)
+    one_by_one = [alone.take_action(state) for state in states]
+    assert parallel_take_actions([shared] * 6, states).tolist() == one_by_one
+    for each in (alone, shared):
+        for number in range(40):
+            each.memory.add(np.full(env.obs_size, number % 3), number % 4, float(number % 4), False)
+    losses = [alone.train_step() for _ in range(3)]
+    assert float(parallel_train_agents([shared] * 3)) == pytest.approx(sum(losses), rel=1e-4)
+    assert int(shared.learner.updates) == 3
+
+
+def test_agents_with_different_observations_act_and_learn_together():
+    models = [JAXiRainbowModel(size, seed=size, **SMALL) for size in (3, 5, 3)]
+    for each in models:
+        for number in range(40):
+            each.memory.add(np.full(each.features, number % 3), number % 4, 1.0, False)
+    states = [np.ones(FRAMES * each.features) for each in models]
+    assert parallel_take_actions(models, states).shape == (3,)
+    assert float(parallel_train_agents(models)) > 0
+    assert [int(each.learner.updates) for each in models] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copied_model_goes_on_like_the_first(copied):
+    env = world()
+    first = model(env, 1)
+    play_epoch(env, [first], 0)
+    again = copied(first)
+    assert again.device == first.device == jax.devices("cpu")[0]
+    results = [[play_epoch(world(5), [each], epoch) for epoch in (1, 2)] for each in (first, again)]
+    assert results[0] == results[1]
+
+
+def test_the_memory_learns_from_the_model_which_actions_explored():
+    agent = DQN(DQNConfig(hidden=(16,), batch_size=8, n_step=2), 4)
+    ours = JAXModel(3, 4, agent, memory_size=64, n_frames=FRAMES)
+    state = np.ones(FRAMES * ours.features, np.float32)
+    best = ours.take_action(state)
+    ours.set_epsilon(1.0)
+    taken = [ours.take_action(state)]
+    ours.memory.add(state[-ours.features :], taken[0], 0.0, False)
+    for _ in range(20):
+        taken += parallel_take_actions([ours], [state]).tolist()
+        ours.memory.add(state[-ours.features :], taken[-1], 0.0, False)
+    explored = np.asarray(ours.memory.state.rows.explored[:21, 0])
+    assert explored.tolist() == [action != best for action in taken]
+    assert 0 < explored.sum() < 21
+
+
+def test_positional_arguments_are_in_the_order_of_the_original():
+    ours = JAXiRainbowModel((3,), 4, 8, 0.6, "cpu", 7, 2, 1, 50, 4, 16, 64, 0.1, 0.2, 0.3, 5)
+    config = ours.agent.config
+    assert (ours.epsilon, ours.n_frames, ours.sync_freq, ours.memory.capacity) == (0.6, 2, 50, 64)
+    assert (config.hidden, config.n_step, config.batch_size, config.num_quantiles) == (8, 1, 16, 5)
+    assert (config.learning_rate, config.target_rate, config.gamma) == (0.1, 0.2, 0.3)
+
+
+def test_n_step_and_batch_size_mean_what_they_mean_in_the_original():
+    """n_step is a power of gamma and sums no rewards; 256 rows serve a call, in steps of 64."""
+    ours = model(world(), n_step=3, batch_size=256, GAMMA=0.5)
+    assert (ours.n_step, ours.batch_size, ours.GAMMA) == (3, 256, 0.5)
+    for number in range(300):
+        ours.memory.add(np.full(ours.features, number), 0, float(number), False)
+        if number == 255:
+            assert ours.train_step() == 0.0, "255 windows are too few for a batch of 256"
+    samples = ours.memory.sample(64)
+    np.testing.assert_array_equal(samples.rewards[:, 0], samples.states[:, -1])
+    np.testing.assert_array_equal(samples.next_states[:, -1], samples.states[:, -1] + 1)
+    assert ours.memory.ring.gamma == 0.5**3
+    assert ours.train_step() > 0.0
+    assert int(ours.learner.updates) == 4
 
 
 # Files -------------------------------------------------------------------------------------------

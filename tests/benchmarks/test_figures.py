@@ -48,3 +48,20 @@ def test_published_tables_are_those_of_the_result_file(suite, page, figure):
     text = (ROOT / page).read_text()
     assert figures.fill(text, suite, result) == text
     assert f"| `{figure}` |" in text
+
+
+def test_modes_are_shown_with_their_parts():
+    row = {"mode": "jax_fused", "num_agents": 4, "speedup": 2.514, "epoch_ms": 1234.5}
+    result = {
+        "parts": {"epoch": "a whole epoch"},
+        "rows": [row | {"compile_seconds": 3.0}],
+        "notes": ["Figures are medians."],
+        "machine": {"cpu": "a processor", "cores": 2},
+        "command": "worldloom bench modes",
+    }
+    marks = "<!-- figures:modes -->\n{}<!-- /figures:modes -->"
+    text = figures.fill(marks.format("old\n"), "modes", result)
+    assert "| mode | agents | speed-up | epoch, ms | compile, s | memory, MB |" in text
+    assert "| jax_fused | 4 | 2.51 | 1,230 | 3 | - |" in text
+    assert "- Figures are medians." in text
+    assert "old" not in text

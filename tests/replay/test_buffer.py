@@ -190,3 +190,39 @@ def test_sampling_too_early_says_so(legacy):
 def test_memories_without_room_for_a_window_are_refused(options, legacy):
     with pytest.raises(ValueError, match=r"n_frames >= 1|at least"):
         buffer(legacy=legacy, **options)
+
+
+# What returns over several steps are made of, and what the original's users find ------------------
+
+
+def test_returns_end_before_an_action_that_explored():
+    memory = buffer(n_step=3)
+    for number, greedy in enumerate((2, 1, None, 0), start=1):  # the third was not asked for
+        memory.greedy_action = greedy
+        memory.add(frame(number), 1, float(number), False)
+    memory.add(frame(5), 1, 5.0, True)
+    windows = {s[-2]: (r, d) for s, _, (r,), _, (d,), _ in zip(*memory.sample(64), strict=True)}
+    # Row 4 explored: who comes to it stops there. Row 1 did too, and its own reward counts.
+    assert windows == {1: (2.75, 0), 2: (3.5, 0), 3: (3.0, 0), 4: (6.5, 1), 5: (5.0, 1)}
+
+
+def test_columns_read_as_those_of_the_original():
+    memory = buffer()
+    memory.extra_data["positions"] = np.zeros((CAPACITY, 2), np.int64)
+    for number in range(CAPACITY + 2):
+        memory.add(frame(number), number % 4, float(number), number == 5, positions=(number, 1))
+    assert (memory.idx, memory.getidx(), memory.size) == (2, 2, CAPACITY)
+    numbers = [12, 13, *range(2, 12)]
+    assert memory.states[:, 0].tolist() == memory.rewards.tolist() == numbers
+    assert memory.extra_data["positions"].tolist() == [[number, 1] for number in numbers]
+    assert memory.actions.tolist() == [number % 4 for number in numbers]
+    assert memory.dones.tolist() == [float(number == 5) for number in numbers]
+    state, action, reward, done = memory[5]
+    assert (state.tolist(), action, reward, done) == ([5.0, -5.0], 1, 5.0, 1.0)
+
+
+def test_a_column_that_is_not_there_is_refused_and_nothing_is_written():
+    memory = buffer()
+    with pytest.raises(ValueError, match=r"no column 'positions'; first set extra_data"):
+        memory.add(frame(1), 0, 0.0, False, positions=(1, 2))
+    assert len(memory) == 0

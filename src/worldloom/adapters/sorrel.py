@@ -1,10 +1,11 @@
 """Models for Sorrel's object loops: stateful shells over the pure agents and memories.
 
 An experiment that builds `iRainbowModel` of Sorrel builds `JAXiRainbowModel` with the same
-arguments instead; nothing else of its loop changes. What runs is the corrected algorithm: stacks
-that never mix epochs, real n-step returns. `legacy=True` restores the original's arithmetic.
+arguments instead; nothing else of its loop changes. What runs is the corrected algorithm (see
+`mended`), with stacks that never mix epochs. `legacy=True` restores the original's arithmetic.
 """
 
+import copyreg
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from worldloom.core.files import write_bytes
 from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.iqn import IQNJAX
+from worldloom.nn.values import is_exploratory
 from worldloom.replay.buffer import JAXBuffer
 
 FORMAT = "worldloom model 2"
@@ -38,9 +40,34 @@ IQN_NAMES = {
 }
 _LOOP_NAMES = ("memory_size", "n_frames", "sync_freq", "device", "seed", "legacy")
 _LOOP_NAMES += ("epsilon", "epsilon_min")
+MINIBATCH = 64  # rows of a gradient step: a batch of so many times more serves so many steps
 # Options of an algorithm that an object loop decides by itself, or names otherwise.
 _OF_THE_LOOP = {"legacy", "epsilon", "epsilon_decay", "epsilon_min", "buffer_size"}
 _OF_THE_LOOP |= {"gradient_steps", "unroll_length", "learning_starts", "epsilon_steps"}
+
+
+def mended(config: IQNConfig) -> IQNConfig:
+    """What the original's `config` asks for, without its faults.
+
+    `n_step` stays what it is there, a power of gamma: the value after one step is discounted by
+    gamma ** n_step, and no rewards are summed. Sums over random actions blur what the first of
+    them is worth: with one gradient step an epoch, 400 epochs of them taught next to nothing. A
+    large batch serves several gradient steps of `MINIBATCH` rows instead of one. Weights are not
+    perturbed, which explores nothing where acting is without noise.
+    """
+    steps = 1 if config.batch_size % MINIBATCH else config.batch_size // MINIBATCH
+    return dataclasses.replace(
+        config,
+        gamma=config.gamma**config.n_step,
+        n_step=1,
+        batch_size=config.batch_size // steps,
+        gradient_steps=config.gradient_steps * steps,
+        act_quantiles=config.num_quantiles,
+        act_levels="midpoints",
+        levels="shared",
+        noisy=False,
+        legacy=False,
+    )
 
 
 def _options(config: Any) -> dict[str, Any]:
@@ -72,6 +99,7 @@ class JAXModel:
         action_space: how many actions there are.
         agent: the algorithm; its config also decides batch size, n_step and gamma.
         sync_freq: epochs between hard copies of the local to the target parameters; 0: never.
+        updates: gradient steps in one `train_step`, each from a batch of its own.
         device: None for JAX's default, "cpu", "cuda", "cuda:1", or a jax.Device.
         seed: decides everything random about the model; None is 0.
 
@@ -97,6 +125,7 @@ class JAXModel:
         epsilon_min: float = 0.0,
         seed: int | None = 0,
         sync_freq: int = 0,
+        updates: int = 1,
     ) -> None:
         for name, chance in (("epsilon", epsilon), ("epsilon_min", epsilon_min)):
             if not 0.0 <= chance <= 1.0:
@@ -104,6 +133,7 @@ class JAXModel:
         self.input_size, self.action_space = input_size, int(action_space)
         self.agent, self.n_frames, self.legacy = agent, n_frames, legacy
         self.epsilon, self.epsilon_min, self.sync_freq = epsilon, epsilon_min, sync_freq
+        self.updates = updates
         self.device = _device(device)
         self.features = int(np.prod(input_size))
         config = agent.config
@@ -124,10 +154,11 @@ class JAXModel:
         Any shape with n_frames * features numbers, such as `memory.current_state()` and the
         present frame put together.
         """
-        self.rng_key, action = _act(
+        self.rng_key, actions = _act(
             self.agent, self.learner.params, self.frames(state), self.rng_key, self.epsilon
         )
-        return int(action)
+        action, self.memory.greedy_action = np.asarray(actions).tolist()
+        return action
 
     def frames(self, state: ArrayLike) -> NDArray[np.float32]:
         """A stack of frames as the network takes it, (1, n_frames, features)."""
@@ -142,13 +173,22 @@ class JAXModel:
         return numbers.reshape(1, self.n_frames, self.features)
 
     def train_step(self) -> float:
-        """One update from memory; its loss, or 0.0 while the memory holds too little."""
-        if not self.memory.can_sample(self.agent.config.batch_size):
+        """`updates` from memory; their mean loss, or 0.0 while the memory holds too little."""
+        if not self.can_train():
             return 0.0
         self.learner, self.rng_key, loss = _learn(
-            self.agent, self.memory.ring, self.learner, self.memory.state, self.rng_key
+            *self.form[:3], self.learner, self.memory.state, self.rng_key
         )
         return float(loss)
+
+    def can_train(self) -> bool:
+        """Whether the memory holds as many different windows as a `train_step` takes."""
+        return self.memory.can_sample(self.agent.config.batch_size * self.updates)
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What models must share to be served by one compiled call."""
+        return self.agent, self.memory.ring, self.updates, self.features, self.device
 
     def start_epoch_action(self, **kwargs: Any) -> None:
         """Closes the last epoch in memory, and syncs the target if `epoch` says it is time."""
@@ -171,6 +211,13 @@ class JAXModel:
     def set_epsilon(self, new_epsilon: float) -> None:
         """Replaces epsilon."""
         self.epsilon = new_epsilon
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickled or copied model, back on its device."""
+        vars(self).update(state)
+        self.learner, self.rng_key, self.memory.state, self.memory.key = jax.device_put(
+            (self.learner, self.rng_key, self.memory.state, self.memory.key), self.device
+        )
 
     # Parts of the learner ------------------------------------------------------------------------
 
@@ -199,6 +246,7 @@ class JAXModel:
             "memory_size": self.memory.capacity,
             "sync_freq": self.sync_freq,
             "legacy": self.legacy,
+            "updates": self.updates,
         } | _options(self.agent.config)
 
     def save(self, file_path: str | os.PathLike[str]) -> None:
@@ -232,7 +280,7 @@ class JAXModel:
         if not known:
             raise ValueError(f"{file_path}: format {content['format']!r}; {FORMAT!r} is known here")
         # What is newer than the file was as it is by default.
-        saved = _options(type(self.agent.config)()) | content["settings"]
+        saved = {"updates": 1} | _options(type(self.agent.config)()) | content["settings"]
         ours = self.settings()
         names = [n for n in sorted({**saved, **ours}) if saved.get(n) != ours.get(n)]
         if names:
@@ -259,9 +307,11 @@ class JAXModel:
 class JAXiRainbowModel(JAXModel):
     """Sorrel's "iRainbow": double IQN with noisy, dueling heads.
 
-    The arguments are the original's. `model_update_freq` is kept and, as there, never read: the
-    loop decides how often to call `train_step`. `legacy=True` learns and acts as the original
-    does (see `worldloom.algos.iqn` and `worldloom.replay.legacy`).
+    The arguments are the original's and mean what they mean there, but for what `mended` says.
+    `model_update_freq` is kept and, as there, never read: the loop decides how often to call
+    `train_step`. `legacy=True` learns and acts as the original does (see `worldloom.algos.iqn` and
+    `worldloom.replay.legacy`). For returns that sum the rewards of several steps, give a
+    `JAXModel` an agent `IQN(IQNConfig(n_step=3, ...), actions)`.
     """
 
     def __init__(
@@ -270,7 +320,6 @@ class JAXiRainbowModel(JAXModel):
         action_space: int,
         layer_size: int = 250,
         epsilon: float = 1.0,
-        epsilon_min: float = 0.0,
         device: Any = None,
         seed: int | None = 0,
         n_frames: int = 5,
@@ -284,20 +333,20 @@ class JAXiRainbowModel(JAXModel):
         GAMMA: float = 0.99,
         n_quantiles: int = 12,
         *,
+        epsilon_min: float = 0.0,
         legacy: bool = False,
     ) -> None:
         given = locals()
-        config = IQNConfig(
-            **{name: given[original] for original, name in IQN_NAMES.items()},
-            act_quantiles=256 if legacy else n_quantiles,
-            act_levels="random" if legacy else "midpoints",
-            levels="own" if legacy else "shared",
-            noisy=True,
-            max_grad_norm=1.0,
-            legacy=legacy,
+        options = {name: given[original] for original, name in IQN_NAMES.items()}
+        config = dataclasses.replace(IQNConfig.original(), sync_epochs=0, **options)
+        config = config if legacy else mended(config)
+        super().__init__(
+            input_size,
+            action_space,
+            IQN(config, int(action_space)),
+            updates=config.gradient_steps,
+            **{n: given[n] for n in _LOOP_NAMES},
         )
-        agent = IQN(config, int(action_space))
-        super().__init__(input_size, action_space, agent, **{n: given[n] for n in _LOOP_NAMES})
         self.layer_size, self.n_step, self.n_quantiles = layer_size, n_step, n_quantiles
         self.batch_size, self.model_update_freq = batch_size, model_update_freq
         self.LR, self.TAU, self.GAMMA = LR, TAU, GAMMA
@@ -341,24 +390,31 @@ def _init(agent: Any, key: Key, obs: Array) -> PyTree:
 
 
 def act_once(agent: Any, params: PyTree, obs: Array, key: Key, epsilon: Array) -> tuple[Key, Array]:
-    """The next key, and one model's action for obs (1, frames, features)."""
+    """The next key, and one model's action and greedy action (2,) for obs (1, frames, features)."""
     key, act_key = jax.random.split(key)
-    action, _ = agent.act(params, obs, act_key, explore=epsilon)
-    return key, action[0]
+    action, values = agent.act(params, obs, act_key, explore=epsilon)
+    greedy = jnp.where(is_exploratory(action, values), values.argmax(axis=-1), action)
+    return key, jnp.concatenate([action, greedy])
 
 
 def learn_once(
-    agent: Any, ring: Any, learner: PyTree, memory: PyTree, key: Key
+    agent: Any, ring: Any, updates: int, learner: PyTree, memory: PyTree, key: Key
 ) -> tuple[PyTree, Key, Array]:
-    """One model's learner after an update from its memory, the next key, and the loss."""
-    key, sample_key, update_key = jax.random.split(key, 3)
-    batch = ring.sample(memory, sample_key, agent.config.batch_size)
-    learner, metrics = agent.update(learner, batch, update_key)
-    return learner, key, metrics.loss
+    """One model's learner after `updates` from its memory, the next key, and the mean loss."""
+
+    def update(learner: PyTree, key: Key) -> tuple[PyTree, Array]:
+        sample_key, update_key = jax.random.split(key)
+        batch = ring.sample(memory, sample_key, agent.config.batch_size)
+        learner, metrics = agent.update(learner, batch, update_key)
+        return learner, metrics.loss
+
+    key, *update_keys = jax.random.split(key, 1 + updates)
+    learner, losses = jax.lax.scan(update, learner, jnp.stack(update_keys))
+    return learner, key, losses.mean()
 
 
 _act = jax.jit(act_once, static_argnums=0)
-_learn = jax.jit(learn_once, static_argnums=(0, 1))
+_learn = jax.jit(learn_once, static_argnums=(0, 1, 2))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -384,6 +440,9 @@ def _device(device: Any) -> Any:
         here = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
         raise ValueError(f"device={str(device)!r} is not here; JAX sees {here}") from error
 
+
+# A device is pickled by its name, and found again by it.
+copyreg.pickle(jax.Device, lambda device: (_device, (f"{device.platform}:{device.id}",)))
 
 # What the original's users find beside its models, imported when it is first asked for: the
 # experiment trains and draws, which are layers above this one.

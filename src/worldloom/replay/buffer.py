@@ -33,7 +33,9 @@ class JAXBuffer:
 
     A sample's rewards are sums over up to `n_step` steps, and it is done where nothing follows
     them. `state` is what the functions of `ring` work on; every `add` consumes it, so read it and
-    do not keep it.
+    do not keep it. `states`, `actions`, `rewards` and `dones` are copies of its columns, in the
+    order of the ring, whose next row is `idx`. `extra_data` is for columns of your own, arrays of
+    `capacity` rows that `add` writes by name and learning does not read.
 
     Args:
         obs_shape: of one frame.
@@ -64,6 +66,8 @@ class JAXBuffer:
         self.ring: Any = kind(capacity, num_frames=n_frames, n_step=n_step, gamma=gamma)
         self.capacity, self.n_frames, self.legacy = capacity, n_frames, legacy
         self.device = device
+        self.greedy_action: int | None = None  # of who asks to tell exploration, for the next `add`
+        self.extra_data: dict[str, NDArray[Any]] = {}
         self.key: Key = jax.device_put(jax.random.key(seed), device)
         self.clear()
 
@@ -71,18 +75,28 @@ class JAXBuffer:
         """Forgets every row; the stream of random numbers goes on."""
         no = jnp.asarray(False)
         blank = jnp.zeros(self.obs_shape, jnp.float32)
-        example = Transition(blank, jnp.int32(0), jnp.float32(0), no, no, no)
+        explored = no if self.tells_exploration else None
+        example = Transition(blank, jnp.int32(0), jnp.float32(0), no, no, no, explored)
         self.state: PyTree = jax.device_put(self.ring.init(example), self.device)
         self.opens = True  # the next row is the first of its episode
 
-    def add(self, obs: ArrayLike, action: int, reward: float, done: bool | float) -> None:
+    @property
+    def tells_exploration(self) -> bool:
+        """Whether rows know which actions explored: returns over several steps end there."""
+        return self.ring.n_step > 1 and not self.legacy
+
+    def add(
+        self, obs: ArrayLike, action: int, reward: float, done: bool | float, **extra: ArrayLike
+    ) -> None:
         """Writes one row: the frame seen, the action taken on it, and what came of it.
 
         The frame may have leading axes of 1. After `done` the next row opens a new episode.
+        An action other than `greedy_action`, where that was set, explored. extra: values for
+        columns of `extra_data`.
         """
         frame = np.asarray(obs, np.float32)
-        extra = frame.ndim - len(self.obs_shape)
-        if extra < 0 or frame.shape != (1,) * extra + self.obs_shape:
+        ones = frame.ndim - len(self.obs_shape)
+        if ones < 0 or frame.shape != (1,) * ones + self.obs_shape:
             raise ValueError(
                 f"JAXBuffer.add: obs has shape {frame.shape}; this memory holds frames of shape "
                 f"{self.obs_shape}"
@@ -94,10 +108,18 @@ class JAXBuffer:
             raise ValueError("JAXBuffer.add: obs has entries that are not finite; mend the world")
         if int(action) != action:
             raise ValueError(f"JAXBuffer.add: action={action!r}; it must be a whole number")
-        # One small array instead of four scalars: most of a call's cost is in its arguments.
-        numbers = np.array((action, reward, bool(done), self.opens), np.float32)
+        for name in extra.keys() - self.extra_data.keys():
+            raise ValueError(
+                f"JAXBuffer.add: no column {name!r}; first set extra_data[{name!r}] to an array of "
+                f"{self.capacity} rows"
+            )
+        for name, value in extra.items():
+            self.extra_data[name][self.idx] = value
+        explored = self.greedy_action not in (None, action)
+        # One small array instead of five scalars: most of a call's cost is in its arguments.
+        numbers = np.array((action, reward, bool(done), self.opens, explored), np.float32)
         self.state = _add(self.ring, self.state, frame, numbers)
-        self.opens = bool(done)
+        self.opens, self.greedy_action = bool(done), None
 
     def add_empty(self) -> None:
         """Closes the episode; the original leaves a gap of `n_frames - 1` rows as they are."""
@@ -136,6 +158,21 @@ class JAXBuffer:
             return np.zeros((self.n_frames - 1, *self.obs_shape), np.float32)
         return np.asarray(_current_state(self.ring, self.state))
 
+    states = property(lambda self: np.array(self.state.rows.frame[:, 0]))  # (capacity, *frame)
+    actions = property(lambda self: np.array(self.state.rows.action[:, 0], np.int64))
+    rewards = property(lambda self: np.array(self.state.rows.reward[:, 0]))
+    dones = property(lambda self: np.array(self.state.rows.terminated[:, 0], np.float32))
+    idx = property(lambda self: int(self.state.head))
+    size = property(len)
+
+    def getidx(self) -> int:
+        """The row that is written next."""
+        return self.idx
+
+    def __getitem__(self, rows: Any) -> tuple[NDArray[Any], ...]:
+        """The columns `states`, `actions`, `rewards` and `dones` of some rows."""
+        return self.states[rows], self.actions[rows], self.rewards[rows], self.dones[rows]
+
     def __len__(self) -> int:
         return int(self.state.size)
 
@@ -151,7 +188,7 @@ class JAXBuffer:
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add(ring: Any, state: PyTree, frame: Array, numbers: Array) -> PyTree:
-    action, reward, done, opens = numbers
+    action, reward, done, opens, explored = numbers
     row = Transition(
         frame=frame,
         action=action.astype(jnp.int32),
@@ -159,6 +196,7 @@ def _add(ring: Any, state: PyTree, frame: Array, numbers: Array) -> PyTree:
         terminated=done > 0,
         first=opens > 0,
         final=jnp.asarray(False),
+        explored=None if state.rows.explored is None else explored > 0,
     )
     return ring.add(state, jax.tree.map(lambda x: x[None], row))
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from worldloom.suites.grid.experiment import TreasurehuntExperiment, to_settings
+from worldloom.suites.grid.problem import make_env
 from worldloom.suites.grid.suite import SUITE, original
 from worldloom.training.config import make_config
 from worldloom.training.driver import Hook
@@ -54,10 +55,36 @@ def test_every_number_of_the_configuration_arrives():
     }
     iqn = settings.hyper
     assert (iqn.epsilon, iqn.epsilon_decay, iqn.epsilon_min) == (0.8, 0.25, 0.1)
-    assert (iqn.hidden, iqn.num_quantiles, iqn.act_quantiles, iqn.n_step) == (8, 3, 3, 2)
+    assert (iqn.hidden, iqn.num_quantiles, iqn.act_quantiles) == (8, 3, 3)
     assert (iqn.batch_size, iqn.buffer_size, iqn.sync_epochs) == (4, 32, 5)
-    assert (iqn.learning_rate, iqn.target_rate, iqn.gamma) == (0.01, 0.02, 0.9)
+    assert (iqn.learning_rate, iqn.target_rate) == (0.01, 0.02)
+    assert (iqn.n_step, iqn.gamma) == (1, 0.9**2), "n_step is a power of GAMMA there"
     assert (iqn.legacy, iqn.gradient_steps, settings.num_worlds) == (False, 1, 1)
+
+
+def test_a_large_batch_serves_several_gradient_steps_unless_legacy():
+    def learns(**model):
+        iqn = to_settings(plan(memory_size=1024, **model)).hyper
+        return iqn.batch_size, iqn.gradient_steps, iqn.noisy
+
+    assert learns(batch_size=256, updates_per_epoch=2) == (64, 8, False)
+    assert learns(batch_size=100) == (100, 1, False)
+    assert learns(batch_size=256, legacy=True) == (256, 1, True)
+
+
+def test_the_configurations_of_the_originals_two_examples_are_taken():
+    experiment = {"epochs": 2, "max_turns": 100, "record_period": 50, "log_dir": "logs"}
+    model = {"agent_vision_radius": 2, "epsilon_decay": 0.0005, "observation_spec": "rgb"}
+    values = {"gem_value": 10, "food_value": 5, "bone_value": -10}
+    world = {"height": 21, "width": 21, "spawn_prob": 0.005} | values
+    settings = to_settings({"experiment": experiment, "model": model, "world": world})
+    assert settings.world["items"] == "mixed"
+    assert settings.world["view"] == "rgb"
+    assert make_env(settings).spec.num_agents == 2
+    assert (settings.hyper.epsilon, settings.hyper.epsilon_decay) == (0.6, 0.0005)
+    assert (settings.hyper.batch_size, settings.steps) == (64, 200)
+    processes = {"enabled": True, "mode": "snapshot", "device": "mps", "learning_rate": 0.00025}
+    assert to_settings(PLAN | {"multiprocessing": processes}) == to_settings(PLAN)
 
 
 def test_several_worlds_are_so_many_more_steps_and_memory():

@@ -50,6 +50,17 @@ def test_agents_learn_a_small_treasure_hunt(algo, share):
     assert share or not np.array_equal(first[0], first[1]), "agents apart learn apart"
 
 
+@pytest.mark.slow
+def test_returns_over_three_steps_reach_the_score_that_single_steps_reach():
+    """`worldloom train treasurehunt --iqn.n-step 3`; random play scores 255, the bar is 500."""
+    given = {"env": "treasurehunt", "algo": "iqn", "chunk": 20, "iqn": {"n_step": 3}}
+    config = make_config(SUITE, given)
+    trainer = new_trainer(config)
+    trainer.advance(config.steps // trainer.steps_per_iteration)
+    evaluate = make_problem(config).make_evaluator(trainer, 200)
+    assert evaluate(trainer.agents(), jax.random.key(1)).mean >= 500
+
+
 def test_a_shared_network_learns_from_the_memories_of_all_agents():
     config = settings("dqn", True)
     loop = turn_loop(config, make_problem(config))

@@ -5,14 +5,15 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from worldloom.adapters.sorrel import IQN_NAMES
+from worldloom.adapters.sorrel import IQN_NAMES, mended
+from worldloom.algos.iqn import IQNConfig
 from worldloom.core.names import suggest
 from worldloom.suites.grid import treasurehunt
 from worldloom.suites.grid.object_world import Entity, ObjectTreasureHunt
@@ -41,6 +42,7 @@ _SETTINGS: dict[str, dict[str, str | None]] = {
     },
     "model": {
         "agent_vision_radius": "world.radius",
+        "observation_spec": "world.view",
         "n_frames": "world.num_frames",
         "memory_size": "iqn.buffer_size",
         "sync_freq": "iqn.sync_epochs",
@@ -76,7 +78,8 @@ class TreasurehuntExperiment:
     """The original's experiment: ``TreasurehuntExperiment(config).run_experiment()``.
 
     `config` is nested as the original's: {"experiment": {...}, "model": {...}, "world": {...}};
-    what it leaves out is as in the original. It is read again by every run, so that a change of
+    what it leaves out is as in the original's example with gems, or, where it gives a value to food
+    or bones, in that with all three. It is read again by every run, so that a change of
     it, of `use_jax` say, is what the next run does.
 
     The mode follows from `use_jax` (default True) and `parallel_processing` (default False):
@@ -192,11 +195,15 @@ def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> Trai
     given |= {"world.legacy": legacy, "mode": mode}
     if switches.get("full_view", False):
         given["world.radius"] = None
+    if given.keys() & {"world.food_value", "world.bone_value"}:
+        given.setdefault("world.items", "mixed")
     base = original()
-    iqn = base["iqn"] if legacy else base["iqn"] | _MENDED
+    iqn = base["iqn"]
+    if given.get("world.items") == "mixed":
+        iqn = iqn | _MIXED
     iqn |= _under("iqn.", given)
     if not legacy:
-        iqn["act_quantiles"] = iqn["num_quantiles"]
+        iqn = asdict(mended(IQNConfig(**iqn)))
     world = base["world"] | _under("world.", given)
     settings = base | {name: value for name, value in given.items() if "." not in name}
     iqn["buffer_size"] *= settings["num_worlds"]  # there a memory is one world's
@@ -208,8 +215,8 @@ def to_settings(config: Mapping[str, Any], parallel: bool | None = None) -> Trai
     return make_config(SUITE, settings | steps | {"iqn": iqn, "world": world})
 
 
-# The original's sizes and rates without its faults.
-_MENDED = {"legacy": False, "levels": "shared", "act_levels": "midpoints"}
+# Where the original's example with gems, food and bones differs from that with gems alone.
+_MIXED = {"epsilon": 0.6, "epsilon_decay": 0.0, "batch_size": 64}
 
 
 def _under(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,6 +233,8 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for section, values in config.items():
+        if section == "multiprocessing":  # how the original spreads its work; ours is the mode's
+            continue
         if section not in _SETTINGS:
             raise ValueError(f"config: no section {section!r}; {hint(section, _SETTINGS)}")
         if not isinstance(values or {}, Mapping):
