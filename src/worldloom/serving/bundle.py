@@ -245,9 +245,16 @@ class Bundle(ProgramBundle):
         self.after_emergency(self.initial_memory())
 
     def scale(self, name: str) -> np.ndarray | float:
-        if name.startswith("report.margins"):
-            return np.asarray([row["scale"] for row in self.manifest["constraints"]])
-        return 1.0
+        return output_scale(name, self.manifest["constraints"])
+
+
+def output_scale(name: str, rows: Sequence[Mapping[str, Any]]) -> np.ndarray | float:
+    """The size of the numbers of a control program's output, by its rows of constraints."""
+    if "report" in name and "margins" in name:
+        return np.asarray([row["scale"] for row in rows])
+    if name.endswith("model_uncertainty"):
+        return np.asarray([row["scale"] for row in rows if row.get("kind") == "barrier"])
+    return 1.0
 
 
 def load_bundle(folder: str | Path) -> Bundle:
