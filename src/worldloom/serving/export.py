@@ -57,7 +57,7 @@ def export_bundle(
     drift = _drift(policy, statistics)
     whole = jax.jit(artifact.control(policy, constraints))
     count = COMPARED if onnx else CASES
-    drawn = _cases(whole, constraints, described["observation"], drift, count)
+    drawn, settled = _cases(whole, constraints, described["observation"], drift, count)
     out = jax.device_get(whole(*drawn))
     obs, memory, key, first = jax.tree.map(lambda x: x[:CASES], (*drawn, out))
     files = {
@@ -71,8 +71,9 @@ def export_bundle(
         if explores(policy):
             quiet = artifact.control(policy.replace(noise=0.0), constraints)
             out = jax.device_get(jax.jit(quiet)(*drawn))
-        files["policy.onnx"], gap = to_onnx(policy, constraints, *drawn[:2], out)
-        compared = {"rows": len(drawn[0]), "largest_difference": gap}
+        sound = jax.tree.map(lambda x: x[settled], (*drawn[:2], out))
+        files["policy.onnx"], gap = to_onnx(policy, constraints, *sound)
+        compared = {"rows": int(settled.sum()), "largest_difference": gap}
     return write_bundle(
         folder,
         PLANT_POLICY,
@@ -166,11 +167,14 @@ def _cases(
     observation: list[dict[str, Any]],
     drift: dict[str, Any],
     count: int,
-) -> tuple[np.ndarray, Rows, np.ndarray]:
+) -> tuple[tuple[np.ndarray, Rows, np.ndarray], np.ndarray]:
     """Inputs (count, ...): of each eight, four usual ones, and one of each way to be unusual.
 
+    And which of them (count,) are settled.
+
     Where two safe ways out are equally near, rounding decides, and another program may decide
-    otherwise: such inputs say nothing about a program, and others are drawn in their place.
+    otherwise: such inputs say nothing about a program, and others are drawn in their place,
+    `DRAWS` times at most.
     """
     chosen = _drawn(constraints, observation, drift, count, seed=0)
     settled = _settled(whole, *chosen)
@@ -181,7 +185,7 @@ def _cases(
         better = ~settled & _settled(whole, *others)
         settled |= better
         chosen = jax.tree.map(lambda x, y, at=better: _with_rows(x, at, y), chosen, others)
-    return chosen
+    return chosen, settled
 
 
 def _with_rows(array: np.ndarray, at: np.ndarray, other: np.ndarray) -> np.ndarray:
