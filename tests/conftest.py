@@ -17,7 +17,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of what the tests take is compiling, which these options halve; what comes out is slower
 # code of the same arithmetic. Options that a user has: see worldloom.core.compiling.
 QUICK = "--xla_backend_optimization_level=1"
-if tuple(map(int, version("jaxlib").split(".")[:3])) < (0, 11, 1):  # later ones end at this flag
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # a later one ends at this flag
     QUICK += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", QUICK)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
