@@ -34,7 +34,7 @@ def arithmetic(x, y, k):
     return (
         x**2 + 1.0 / x, jnp.maximum(x, 0.5) % 0.3, jnp.where(y.sum() > 1.0, x, -x), x**-3,
         jnp.tanh(x) * jnp.exp(-x) - jnp.sqrt(x), jnp.isfinite(x / (x - x[0])),
-        jnp.clip(x, 0.6, 0.9), y[:, None] * TABLE.T, jax.lax.mul(x.reshape(3, 2), y[None]),
+        jnp.where(x > 0.5, x > 0.7, x < 0.2), jnp.clip(x, 0.6, 0.9), y[:, None] * TABLE.T, jax.lax.mul(x.reshape(3, 2), y[None]),
     )  # fmt: skip
 
 
@@ -70,7 +70,9 @@ def sloping(x, y, k):
 
 
 def branching(x, y, k):
-    bent = jax.lax.cond(y.sum() > 1.0, lambda u: (u * y[0], k + 1), lambda u: (u, k), x)
+    bent = jax.lax.cond(
+        y.sum() > 1.0, lambda u: (u * y[0], k + 1, u > 0.5), lambda u: (u, k, u < 0.3), x
+    )
     chosen = jax.lax.switch(k, [jnp.sin, lambda u: u + y.sum(), lambda u: u], x)
     within = jax.lax.cond(
         x[0] > 0.5, lambda: jax.lax.cond(y[0] > 0.5, lambda: x * 2.0, lambda: -x), lambda: x - 1.0

@@ -51,7 +51,7 @@ def _if_any(
 def _where(graph: Graph, here: str, one: Sequence[Value], other: Sequence[Value]) -> list[Value]:
     """One where a row is `here` (B, 1), else the other."""
     pairs = zip(one, other, strict=True)
-    names = [graph.node("Where", here, graph.spread(x), graph.spread(y)) for x, y in pairs]
+    names = [graph.where(here, graph.spread(x), graph.spread(y), x.dtype) for x, y in pairs]
     return _rows(names, one)
 
 

@@ -150,7 +150,7 @@ def _picked(graph: Graph, step: Any, values: Sequence[Value]) -> Value:
     chosen = graph.operand(options[0])
     for place, option in enumerate(options[1:], 1):
         here = graph.node("Equal", index, graph.constant(np.asarray([[place]], rows[0].dtype)))
-        chosen = graph.node("Where", here, graph.operand(option), chosen)
+        chosen = graph.where(here, graph.operand(option), chosen, option.dtype)
     return Row(chosen, options[0].shape, options[0].dtype)
 
 
@@ -173,7 +173,7 @@ def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str
             return graph.node("Not", graph.node("Equal", *x))
         case "select_n" if len(x) == 3:
             which = x[0] if values[0].dtype == np.bool_ else graph.cast(x[0], np.bool_)
-            return graph.node("Where", which, x[2], x[1])
+            return graph.where(which, x[2], x[1], out.dtype)
         case "clamp":
             return graph.node("Min", graph.node("Max", x[1], x[0]), x[2])
         case "integer_pow":

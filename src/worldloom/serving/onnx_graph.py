@@ -109,6 +109,14 @@ class Graph:
         shape = self.node("Concat", self.batch or "", self.constant([size], np.int64), axis=0)
         return self.node("Expand", name, shape)
 
+    def where(self, here: str, one: str, other: str, dtype: Any) -> str:
+        """One where `here` is set, else the other."""
+        if np.dtype(dtype) != np.bool_:
+            return self.node("Where", here, one, other)
+        # Of flags, onnxruntime knows no Where.
+        kept = self.node("And", self.node("Not", here), other)
+        return self.node("Or", self.node("And", here, one), kept)
+
     def any(self, name: str) -> str:
         """Whether any of the flags (B, 1) is set, a flag ()."""
         most = self.node("ReduceMax", self.cast(name, np.int32), keepdims=0)
