@@ -34,7 +34,8 @@ def arithmetic(x, y, k):
     return (
         x**2 + 1.0 / x, jnp.maximum(x, 0.5) % 0.3, jnp.where(y.sum() > 1.0, x, -x), x**-3,
         jnp.tanh(x) * jnp.exp(-x) - jnp.sqrt(x), jnp.isfinite(x / (x - x[0])),
-        jnp.where(x > 0.5, x > 0.7, x < 0.2), jnp.clip(x, 0.6, 0.9), y[:, None] * TABLE.T, jax.lax.mul(x.reshape(3, 2), y[None]),
+        jnp.clip(x, 0.6, 0.9), y[:, None] * TABLE.T, jax.lax.mul(x.reshape(3, 2), y[None]),
+        jnp.where(x > 0.5, x > 0.7, x < 0.2),
     )  # fmt: skip
 
 

@@ -36,25 +36,27 @@ MEMORY = tuple(field.name for field in fields(ControlMemory))
 REPORT = tuple(field.name for field in fields(SafetyReport) if field.name != "memory")
 
 
-def control(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
-    """The function (obs (b, n), memory, key data (b, 2)) that the control program computes.
+def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
+    """The function (obs (n,), memory, key data (2,)) that the control program computes of a row.
 
-    Of a policy that does not explore the keys are ignored.
+    Of a policy that does not explore the key is ignored.
     """
 
-    def propose(obs: Array, key: Array) -> Array:
-        drawn = jax.random.wrap_key_data(key, impl="threefry2x32") if explores(policy) else None
-        return policy_step(policy, obs, drawn)
-
     def run(obs: Array, memory: Mapping[str, Array], key: Array) -> Rows:
-        proposed = jax.vmap(propose)(obs, key)
+        drawn = jax.random.wrap_key_data(key, impl="threefry2x32") if explores(policy) else None
+        proposed = policy_step(policy, obs, drawn)
         state = ControlState(obs, ControlMemory(**memory))
-        action, report = jax.vmap(filter_action, (0, 0, None))(proposed, state, constraints)
+        action, report = filter_action(proposed, state, constraints)
         reported = as_dict(report)
         memory = as_dict(reported.pop("memory"))
         return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
 
     return run
+
+
+def control(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
+    """The control program: what `control_row` computes of rows (b, ...)."""
+    return jax.vmap(control_row(policy, constraints))
 
 
 def explores(policy: PolicyState) -> bool:

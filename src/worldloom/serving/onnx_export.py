@@ -15,7 +15,7 @@ import numpy as np
 from worldloom.core.types import Array
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, control, rows_of
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, control_row, rows_of
 from worldloom.serving.bundle import difference, output_scale
 from worldloom.serving.onnx_convert import build
 from worldloom.serving.program import Rows
@@ -45,12 +45,12 @@ def to_onnx(
     `out`; more than `TOLERANCE` between them is a ValueError.
     """
     require_onnx()
-    program, expected = control(policy.replace(noise=0.0), constraints), _named(out)
+    row, expected = control_row(policy.replace(noise=0.0), constraints), _named(out)
 
     def run(obs: Array, *remembered: Array) -> tuple[Array, ...]:
         memory = dict(zip(MEMORY, remembered, strict=True))
-        row = jax.tree.map(lambda x: x[None], (obs, memory, jnp.zeros(KEY_WORDS, jnp.uint32)))
-        named = _named(program(*row))
+        out = row(obs, memory, jnp.zeros(KEY_WORDS, jnp.uint32))
+        named = _named(jax.tree.map(lambda x: x[None], out))
         return tuple(named[name][0] for name in expected)
 
     inputs = {"obs": obs} | {f"memory_{name}": np.asarray(memory[name]) for name in MEMORY}
