@@ -27,7 +27,8 @@ def in_onnxruntime(run, asked, outputs):
 
 def moving(x, y, k):
     back = x[::-1]
-    return back, x.reshape(3, 2).T, jnp.concatenate([y, x[1:4], jnp.ones(2)]), jnp.stack([y, y])
+    joined = jnp.concatenate([y, x[1:4], jnp.ones(2)])
+    return back, x.reshape(3, 2).T, joined, jnp.stack([y, y]), *jnp.unstack(x.reshape(3, 2), axis=1)
 
 
 def arithmetic(x, y, k):

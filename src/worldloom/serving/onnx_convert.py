@@ -22,7 +22,7 @@ from worldloom.serving.onnx_graph import Graph, Row, Value, info
 
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
 MOVES = ("slice", "squeeze", "reshape", "broadcast_in_dim", "transpose", "rev", "concatenate",
-         "stack", "expand_dims", "gather", "dynamic_slice", "split", "copy")  # fmt: skip
+         "stack", "unstack", "expand_dims", "gather", "dynamic_slice", "split", "copy")  # fmt: skip
 SAME = {
     "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max",
     "min": "Min", "pow": "Pow", "neg": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp",
