@@ -12,7 +12,7 @@ import pytest
 from worldloom.core import files as module
 from worldloom.safety import ControlMemory, ControlState, initial_memory, safe_policy_execution
 from worldloom.serving import export as bundle_export
-from worldloom.serving.bundle import difference, load_bundle
+from worldloom.serving.bundle import difference, differences, load_bundle
 from worldloom.serving.bundle_folder import read_policy, with_manifest, write_folder
 from worldloom.serving.export import export_bundle, observation_statistics
 from worldloom.serving.policy_runtime import digest_of
@@ -403,3 +403,19 @@ def test_inputs_at_an_edge_of_a_decision_are_not_settled():
 
     obs = np.asarray([[0.5], [1.0 - 4e-7], [1.5]])
     np.testing.assert_array_equal(bundle_export._settled(whole, obs, {}, obs), [True, False, True])
+
+
+def test_inputs_whose_answers_rounding_would_change_are_not_settled():
+    def whole(obs, memory, key):
+        return {"action": np.where(obs > 1.0, np.float32(100.0) * (obs - np.float32(1.0)), obs)}
+
+    obs = np.asarray([[0.5], [1.01], [0.01]], np.float32)
+    np.testing.assert_array_equal(bundle_export._settled(whole, obs, {}, obs), [True, False, True])
+
+
+def test_differences_are_in_units_of_scale_and_infinite_between_flags():
+    one, other = np.asarray([1.0, np.nan, np.inf, 4.0]), np.asarray([2.0, np.nan, np.inf, np.inf])
+    assert differences(one, other, 10.0).tolist() == [0.1, 0.0, 0.0, np.inf]
+    assert difference(np.asarray([True]), np.asarray([False])) == np.inf
+    assert difference(one.astype(np.float32), one) == np.inf
+    assert difference(np.zeros((2, 0)), np.zeros((2, 0))) == 0.0

@@ -12,6 +12,7 @@ from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
 from worldloom.serving import artifact
 from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict, explores, rows_of
+from worldloom.serving.bundle import TOLERANCE, differences, flat, output_scale
 from worldloom.serving.bundle_folder import PLANT_POLICY, check_target, json_bytes
 from worldloom.serving.policy_export import BATCH_SIZES, check_finite, write_bundle
 from worldloom.serving.program import Rows
@@ -20,7 +21,7 @@ SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
 COMPARED = 4096  # random rows that ONNX must answer as the program does
 DRAWS = 8  # of each of them, until one is settled
-NUDGE = 1e-6  # by which the observations of a settled one may change without a decision's changing
+NUDGE = 1e-6  # of an observation: a settled answer does not change by more than TOLERANCE for it
 DEVIATIONS = 6.0  # from the mean of the training data, beyond which an observation is strange
 BEYOND = 0.1  # of the training data's range, beyond which it is strange as well
 
@@ -172,17 +173,18 @@ def _cases(
 
     And which of them (count,) are settled.
 
-    Where two safe ways out are equally near, rounding decides, and another program may decide
-    otherwise: such inputs say nothing about a program, and others are drawn in their place,
-    `DRAWS` times at most.
+    Where two safe ways out are equally near, or rows of the constraints nearly parallel, rounding
+    decides, and another program may decide otherwise: such inputs say nothing about a program, and
+    others are drawn in their place, `DRAWS` times at most.
     """
+    rows = rows_of(constraints)
     chosen = _drawn(constraints, observation, drift, count, seed=0)
-    settled = _settled(whole, *chosen)
+    settled = _settled(whole, *chosen, rows)
     for seed in range(1, DRAWS):
         if settled.all():
             break
         others = _drawn(constraints, observation, drift, count, seed)
-        better = ~settled & _settled(whole, *others)
+        better = ~settled & _settled(whole, *others, rows)
         settled |= better
         chosen = jax.tree.map(lambda x, y, at=better: _with_rows(x, at, y), chosen, others)
     return chosen, settled
@@ -195,14 +197,24 @@ def _with_rows(array: np.ndarray, at: np.ndarray, other: np.ndarray) -> np.ndarr
 
 
 def _settled(
-    whole: Callable[..., Rows], obs: np.ndarray, memory: Rows, key: np.ndarray
+    whole: Callable[..., Rows],
+    obs: np.ndarray,
+    memory: Rows,
+    key: np.ndarray,
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> np.ndarray:
-    """Which rows (b,) are answered alike when observations change by a rounding error."""
-    out, near = (jax.device_get(whole(x, memory, key)) for x in (obs, obs * (1.0 + NUDGE)))
-    alike = np.abs(out["action"] - near["action"]).max(axis=-1) <= 1e3 * NUDGE
-    for name, value in out["report"].items():
-        if value.dtype.kind != "f":
-            alike &= value == near["report"][name]
+    """Which rows (b,) are answered alike when observations change by a rounding error.
+
+    rows: of the constraints, by which differences are measured.
+    """
+    out = flat(jax.device_get(whole(obs, memory, key)))
+    ways = np.random.default_rng(0).choice([-NUDGE, NUDGE], obs.shape)
+    alike = np.ones(len(obs), bool)
+    for nudged in (obs * (1.0 + ways), obs * (1.0 - ways)):
+        near = flat(jax.device_get(whole(nudged.astype(obs.dtype), memory, key)))
+        for name, value in out.items():
+            gaps = differences(near[name], value, output_scale(name, rows))
+            alike &= (gaps <= TOLERANCE).reshape(len(obs), -1).all(axis=-1)
     return alike
 
 
