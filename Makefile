@@ -5,6 +5,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
+# Pythons of test-matrix, in environments of their own. Where pyenv has them, it is told which.
+MATRIX ?= 3.11 3.12 3.13
 
 BIN := $(VENV)/bin
 CODE := src tests examples benchmarks
@@ -24,10 +26,10 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo setup test test-slow test-all lint docs bench figures peers clean
+.PHONY: help demo setup test test-slow test-all test-matrix lint docs bench figures peers clean
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  make PYTHON=python3.12 ... uses another Python'
 
 demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
@@ -42,6 +44,17 @@ test-slow: $(DEV) ## only what takes long: MJX, Brax, several processes, browser
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 test-all: test test-slow ## every check and test
+
+test-matrix: ## the fast tests on every Python of MATRIX that is here (a night's work)
+	@failed=; for version in $(MATRIX); do \
+	  export PYENV_VERSION=$$version; \
+	  if ! python$$version -c 'import venv, ensurepip' 2>/dev/null; then \
+	    echo "python$$version: not found, nothing is tested with it"; continue; \
+	  fi; \
+	  echo "python$$version:"; \
+	  $(MAKE) --no-print-directory test PYTHON=python$$version VENV=.venv-$$version \
+	    || failed="$$failed python$$version"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 lint: $(DEV) ## style, types and import contracts only
 	$(BIN)/ruff check $(CODE)
@@ -61,7 +74,7 @@ figures: $(DEV) ## write measured figures into the README and the documentation
 peers: $(PEERS:=/.stamp) ## set up the peers of the benchmarks in environments of their own
 
 clean: ## remove environments, caches and built pages; runs and results stay
-	rm -rf $(VENV) $(PEERS) site dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MATRIX:%=.venv-%) $(PEERS) site dist .pytest_cache .ruff_cache .hypothesis
 	rm -rf .import_linter_cache .grimp_cache
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

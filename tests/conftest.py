@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of what the tests take is compiling, which these options halve; what comes out is slower
 # code of the same arithmetic. Options that a user has: see worldloom.core.compiling.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
-)
+QUICK = "--xla_backend_optimization_level=1"
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # a later one ends at this flag
+    QUICK += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", QUICK)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if WORKER and hasattr(os, "sched_setaffinity"):

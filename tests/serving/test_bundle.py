@@ -3,16 +3,19 @@
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 
 import jax
 import numpy as np
 import pytest
 
+from worldloom.core import files as module
 from worldloom.safety import ControlMemory, ControlState, initial_memory, safe_policy_execution
 from worldloom.serving import export as bundle_export
-from worldloom.serving.bundle import difference, load_bundle
-from worldloom.serving.bundle_folder import FORMATS, PLANT_POLICY, digest_of, read_policy
+from worldloom.serving.bundle import difference, differences, load_bundle
+from worldloom.serving.bundle_folder import read_policy, with_manifest, write_folder
 from worldloom.serving.export import export_bundle, observation_statistics
+from worldloom.serving.policy_runtime import digest_of
 from worldloom.serving.program import Columns
 
 
@@ -156,8 +159,10 @@ def broken(bundle_folder, tmp_path):
 
 
 def edit_manifest(folder, **changes):
+    """By somebody who knows of the digest, if that is not what is changed."""
     path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    manifest = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(manifest | {"digest": digest_of(manifest)} | changes))
 
 
 @pytest.mark.parametrize("name", ["control.jax", "self_test.npz", "normaliser.json"])
@@ -178,9 +183,9 @@ def test_a_file_that_is_missing_is_named(broken):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 1}, "is of version 1, this worldloom reads 2"),
+        ({"version": 1}, "is of version 1, this worldloom reads 3"),
         ({"kind": "worldloom robot policy"}, "not the manifest of a worldloom plant policy"),
-        ({"digest": "0" * 64}, "names policy 000000000000, its programs and what is said of them"),
+        ({"digest": "0" * 64}, "names policy 000000000000, what it says is that of"),
         ({"digest": None}, "has no digest"),
         ({"memory": ["previous"]}, "remembers or reports other things"),
         ({"batch_sizes": None}, "has no batch_sizes"),
@@ -192,27 +197,45 @@ def test_a_file_that_is_missing_is_named(broken):
         ({"self_test": {}}, "lacks something or garbles it .KeyError.'tolerance'"),
         ({"files": {"../../etc/passwd": "0"}}, "is no name of a file in a bundle"),
         ({"files": {}}, "does not list control.jax"),
+        ({"files": None}, "lists no files"),
     ],
 )
-def test_a_manifest_that_does_not_fit_is_refused(bundle, broken, changes, message):
-    if set(changes) & set(FORMATS[PLANT_POLICY].meaning):  # whoever garbled it knew of the digest
-        changes |= {"digest": digest_of(read_policy(broken)[1], bundle.manifest | changes)}
+def test_a_manifest_that_does_not_fit_is_refused(broken, changes, message):
     edit_manifest(broken, **changes)
     with pytest.raises(ValueError, match=message):
         load_bundle(broken)
 
 
-def test_a_signal_of_another_range_or_place_is_another_policy(bundle, broken):
-    seen, moved = bundle.observation, bundle.action
-    for signals in (
-        {"observation": seen, "action": [moved[0] | {"high": 2.0 * moved[0]["high"]}, *moved[1:]]},
-        {"observation": seen[::-1], "action": moved},
-    ):
-        edit_manifest(broken, signals=signals)
-        with pytest.raises(ValueError, match="its programs and what is said of them"):
-            load_bundle(broken)
-        with pytest.raises(ValueError, match="its programs and what is said of them"):
+def changed(value):
+    """Everything that a value of JSON can become by one change at one place."""
+    if isinstance(value, dict):
+        yield value | {"another": 0}
+        for name, inner in value.items():
+            yield {other: x for other, x in value.items() if other != name}
+            yield from (value | {name: x} for x in changed(inner))
+    elif isinstance(value, list):
+        yield [*value, *value[-1:], 0][: len(value) + 1]
+        if value != value[::-1]:
+            yield value[::-1]
+        for i, inner in enumerate(value):
+            yield from ([*value[:i], x, *value[i + 1 :]] for x in changed(inner))
+    elif isinstance(value, str):
+        yield value + "x"
+    else:
+        yield not value if isinstance(value, bool) else (value or 0) + 1
+
+
+def test_whatever_is_changed_in_a_manifest_is_refused(bundle, broken):
+    path, refused = broken / "manifest.json", 0
+    for manifest in changed(bundle.manifest):
+        path.write_text(json.dumps(manifest))
+        if manifest.get("created") != bundle.manifest["created"]:
+            read_policy(broken)  # says when, and is used for nothing
+            continue
+        with pytest.raises(ValueError, match=r"names policy|of kind|of version|no digest"):
             read_policy(broken)
+        refused += 1
+    assert refused > 100
 
 
 def test_a_manifest_that_is_no_json_is_refused(broken):
@@ -266,9 +289,6 @@ def test_what_lies_beside_a_manifest_that_is_not_ours_is_not_lost(
 def test_a_bundle_that_cannot_be_replaced_stays_as_it_was(
     bundle_folder, tmp_path, contents, monkeypatch
 ):
-    from worldloom.core import files as module
-    from worldloom.serving.bundle_folder import write_folder
-
     folder = shutil.copytree(bundle_folder, tmp_path / "bundle")
     before = contents(folder)
     real = module.os.replace
@@ -278,11 +298,66 @@ def test_a_bundle_that_cannot_be_replaced_stays_as_it_was(
             raise OSError("no space left")
         real(source, target)
 
+    monkeypatch.setattr(module, "_exchange", lambda one, other: False)
     monkeypatch.setattr(module.os, "replace", full)
     with pytest.raises(OSError, match="no space left"):
         write_folder(folder, {"manifest.json": b"{}"})
     assert contents(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+class Killed(BaseException):
+    """What a process that is killed does, as seen by whoever comes after it."""
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_bundle_whole(
+    bundle_folder, tmp_path, monkeypatch, in_one_step
+):
+    manifest, files = read_policy(bundle_folder)
+    old, folder = manifest["provenance"], tmp_path / "bundle"
+    new = with_manifest(manifest | {"provenance": {"algo": "another"}}, files)
+    exchange = module._exchange if in_one_step else lambda one, other: False
+    found = []
+    for alive in range(20):  # the number of steps until the kill
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(bundle_folder, folder)
+        steps = iter(range(alive))
+
+        def mortal(step, steps=steps):
+            def call(*args, **options):
+                if next(steps, None) is None:
+                    raise Killed
+                return step(*args, **options)
+
+            return call
+
+        with monkeypatch.context() as patch, suppress(Killed):
+            patch.setattr(module, "_exchange", mortal(exchange))
+            patch.setattr(module.os, "replace", mortal(module.os.replace))
+            patch.setattr(module.shutil, "rmtree", mortal(module.shutil.rmtree))
+            write_folder(folder, new)
+            alive = None
+        found.append(read_policy(folder)[0]["provenance"])
+        if alive is None:
+            break
+    assert alive is None
+    assert found[0] == old
+    assert found[-1] == {"algo": "another"}
+    assert all(x in (found[0], found[-1]) for x in found)
+    write_folder(folder, new)  # whatever was left lying about is in nobody's way
+    assert read_policy(folder)[0]["provenance"] == found[-1]
+    assert not (tmp_path / ".bundle.former").exists()
+
+
+def test_a_link_to_a_bundle_stays_one(bundle_folder, tmp_path):
+    manifest, files = read_policy(bundle_folder)
+    shutil.copytree(bundle_folder, tmp_path / "first")
+    (tmp_path / "current").symlink_to(tmp_path / "first")
+    written = write_folder(tmp_path / "current", with_manifest(manifest | {"agents": 7}, files))
+    assert written.is_symlink()
+    assert read_policy(tmp_path / "first")[0]["agents"] == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "first"]
 
 
 @pytest.mark.parametrize(
@@ -328,3 +403,19 @@ def test_inputs_at_an_edge_of_a_decision_are_not_settled():
 
     obs = np.asarray([[0.5], [1.0 - 4e-7], [1.5]])
     np.testing.assert_array_equal(bundle_export._settled(whole, obs, {}, obs), [True, False, True])
+
+
+def test_inputs_whose_answers_rounding_would_change_are_not_settled():
+    def whole(obs, memory, key):
+        return {"action": np.where(obs > 1.0, np.float32(100.0) * (obs - np.float32(1.0)), obs)}
+
+    obs = np.asarray([[0.5], [1.01], [0.01]], np.float32)
+    np.testing.assert_array_equal(bundle_export._settled(whole, obs, {}, obs), [True, False, True])
+
+
+def test_differences_are_in_units_of_scale_and_infinite_between_flags():
+    one, other = np.asarray([1.0, np.nan, np.inf, 4.0]), np.asarray([2.0, np.nan, np.inf, np.inf])
+    assert differences(one, other, 10.0).tolist() == [0.1, 0.0, 0.0, np.inf]
+    assert difference(np.asarray([True]), np.asarray([False])) == np.inf
+    assert difference(one.astype(np.float32), one) == np.inf
+    assert difference(np.zeros((2, 0)), np.zeros((2, 0))) == 0.0

@@ -43,6 +43,7 @@ def test_onnxruntime_answers_as_the_bundle_does_in_any_batch(exported, usual):
     import onnxruntime
 
     manifest = json.loads((exported / "manifest.json").read_text())
+    assert manifest["onnx"]["rows"] == 4096
     assert manifest["onnx"]["largest_difference"] < 1e-5
     bundle = load_bundle(exported)
     session = onnxruntime.InferenceSession(
@@ -74,7 +75,7 @@ def test_a_model_that_differs_is_refused(exported, small_plant):
     wanted = {"action": bundle.cases["out.action"] + np.float32(1e-4)}
     model = (exported / "policy.onnx").read_bytes()
     with pytest.raises(ValueError, match="onnxruntime's action differs by"):
-        onnx_export.check_onnx(model, asked, wanted, np.ones(1))
+        onnx_export.check_onnx(model, asked, wanted, bundle.manifest["constraints"])
 
 
 def test_what_cannot_be_converted_says_so(small_plant, compiled_once, tmp_path):

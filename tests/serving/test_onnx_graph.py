@@ -1,5 +1,9 @@
 """Programs of a row as ONNX graphs of many: onnxruntime computes what JAX does."""
 
+import json
+from collections import Counter
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +27,8 @@ def in_onnxruntime(run, asked, outputs):
 
 def moving(x, y, k):
     back = x[::-1]
-    return back, x.reshape(3, 2).T, jnp.concatenate([y, x[1:4], jnp.ones(2)]), jnp.stack([y, y])
+    joined = jnp.concatenate([y, x[1:4], jnp.ones(2)])
+    return back, x.reshape(3, 2).T, joined, jnp.stack([y, y]), *jnp.unstack(x.reshape(3, 2), axis=1)
 
 
 def arithmetic(x, y, k):
@@ -31,6 +36,7 @@ def arithmetic(x, y, k):
         x**2 + 1.0 / x, jnp.maximum(x, 0.5) % 0.3, jnp.where(y.sum() > 1.0, x, -x), x**-3,
         jnp.tanh(x) * jnp.exp(-x) - jnp.sqrt(x), jnp.isfinite(x / (x - x[0])),
         jnp.clip(x, 0.6, 0.9), y[:, None] * TABLE.T, jax.lax.mul(x.reshape(3, 2), y[None]),
+        jnp.where(x > 0.5, x > 0.7, x < 0.2),
     )  # fmt: skip
 
 
@@ -65,8 +71,29 @@ def sloping(x, y, k):
     return jax.grad(lambda u: jnp.tanh(u).sum())(x), jax.jvp(curve, (x,), (jnp.ones(6),))[1]
 
 
+def branching(x, y, k):
+    bent = jax.lax.cond(
+        y.sum() > 1.0, lambda u: (u * y[0], k + 1, u > 0.5), lambda u: (u, k, u < 0.3), x
+    )
+    chosen = jax.lax.switch(k, [jnp.sin, lambda u: u + y.sum(), lambda u: u], x)
+    within = jax.lax.cond(
+        x[0] > 0.5, lambda: jax.lax.cond(y[0] > 0.5, lambda: x * 2.0, lambda: -x), lambda: x - 1.0
+    )
+    looped = jax.lax.cond(
+        k > 0, lambda: jax.lax.fori_loop(0, 3, lambda i, z: z * y[0] + i, x), lambda: jnp.ones(6)
+    )
+    return *bent, chosen, within, looped
+
+
+def waiting(x, y, k):
+    grown = jax.lax.while_loop(lambda z: z[0].sum() < 4.0, lambda z: (z[0] + x, z[1] + 1), (x, 0))
+    counted = jax.lax.fori_loop(0, k, lambda i, z: z * y[0] + i, x)
+    return *grown, counted, jax.lax.while_loop(lambda z: z > 2.0, lambda z: z - 1.0, y[0])
+
+
 @pytest.mark.parametrize(
-    "run", [moving, arithmetic, reducing, multiplying, indexing, looping, sloping]
+    "run",
+    [moving, arithmetic, reducing, multiplying, indexing, looping, sloping, branching, waiting],
 )
 def test_a_batch_of_any_size_is_computed_as_jax_computes_it(run):
     luck = np.random.default_rng(0)
@@ -81,6 +108,32 @@ def test_a_batch_of_any_size_is_computed_as_jax_computes_it(run):
         for found, value in zip(in_onnxruntime(run, asked, names), wanted, strict=True):
             assert (found.shape, found.dtype) == (value.shape, value.dtype)
             np.testing.assert_allclose(found, value, rtol=2e-6, atol=1e-6)
+
+
+def executed(session):
+    """How many nodes of each kind ran, by onnxruntime's profile."""
+    events = json.loads(Path(session.end_profiling()).read_text())
+    return Counter(event["args"]["op_name"] for event in events if event.get("cat") == "Node")
+
+
+@pytest.mark.parametrize("way", ["none", "some"])
+def test_a_branch_that_no_row_takes_is_not_computed(way, tmp_path):
+    import onnxruntime
+
+    def run(x):
+        far = jax.lax.fori_loop
+        return (jax.lax.cond(x[0] > 1.0, lambda: far(0, 9, lambda i, z: jnp.sin(z), x), lambda: x),)
+
+    asked = {"x": np.asarray([[0.5, 2.0], [0.1, 3.0]], np.float32)}
+    if way == "some":
+        asked["x"][1, 0] = 2.0
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    model = build(run, asked, ["y"], 21).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(["y"], asked)
+    np.testing.assert_allclose(found, jax.vmap(run)(asked["x"])[0], rtol=1e-6)
+    assert executed(session)["Sin"] == (9 if way == "some" else 0)
 
 
 def test_a_constant_and_an_input_may_be_outputs():

@@ -200,7 +200,7 @@ def test_a_bundle_of_another_kind_or_program_is_refused(cartpole, tmp_path):
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["action"]["n"] = 3
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="its programs and what is said of them are"):
+    with pytest.raises(ValueError, match="what it says is that of"):
         read_policy(copy, manifest["kind"])
     (copy / "policy.jax").unlink()
     with pytest.raises(ValueError, match=r"policy\.jax is missing; copy the whole bundle"):

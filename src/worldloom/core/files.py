@@ -1,11 +1,13 @@
 """Files written whole or not at all, values as JSON knows them, and files that others wrote."""
 
+import ctypes
 import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +27,50 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def replace_folder(draft: str | Path, folder: str | Path) -> Path:
-    """Puts a folder in the place of one that may be there, which is lost only if that succeeds."""
-    folder = Path(folder)
-    former = folder.with_name(f".{folder.name}.former")
-    if folder.exists():  # a folder cannot be put over another
-        os.replace(folder, former)
-    try:
+    """Puts a folder in the place of one that may be there: whatever happens, one of them is there.
+
+    The two change places in one step. Where the system cannot do that it takes two, and whoever
+    is killed between them leaves the former one to `restore_folder`.
+    """
+    draft, folder = Path(draft), restore_folder(folder)
+    if not folder.exists():
         os.replace(draft, folder)
-    except OSError:
-        if former.exists():
+    elif not _exchange(draft, folder):
+        former = _former(folder)
+        shutil.rmtree(former, ignore_errors=True)
+        os.replace(folder, former)
+        try:
+            os.replace(draft, folder)
+        except OSError:
             os.replace(former, folder)
-        raise
-    shutil.rmtree(former, ignore_errors=True)
+            raise
+    for past in (draft, _former(folder)):
+        shutil.rmtree(past, ignore_errors=True)
     return folder
+
+
+def restore_folder(folder: str | Path) -> Path:
+    """The folder, put back where somebody was killed while replacing it."""
+    folder = Path(folder)
+    if not folder.exists():
+        with suppress(OSError):  # there is none, or it is not ours to move
+            os.replace(_former(folder), folder)
+    return folder
+
+
+def _former(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.former")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two folders in one step; False where the system or the file system has no such step."""
+    calls = {"linux": ("renameat2", -100), "darwin": ("renameatx_np", -2)}  # and their AT_FDCWD
+    if sys.platform not in calls:
+        return False
+    name, here = calls[sys.platform]
+    rename = getattr(ctypes.CDLL(None), name, None)  # an old C library has none
+    swap = 2  # RENAME_EXCHANGE of the one, RENAME_SWAP of the other
+    return rename is not None and rename(here, bytes(one), here, bytes(other), swap) == 0
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:

@@ -41,10 +41,9 @@ def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable
 
     Of a policy that does not explore the key is ignored.
     """
-    explores = bool(np.any(np.asarray(policy.noise) != 0.0))
 
     def run(obs: Array, memory: Mapping[str, Array], key: Array) -> Rows:
-        drawn = jax.random.wrap_key_data(key, impl="threefry2x32") if explores else None
+        drawn = jax.random.wrap_key_data(key, impl="threefry2x32") if explores(policy) else None
         proposed = policy_step(policy, obs, drawn)
         state = ControlState(obs, ControlMemory(**memory))
         action, report = filter_action(proposed, state, constraints)
@@ -53,6 +52,16 @@ def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable
         return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
 
     return run
+
+
+def control(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
+    """The control program: what `control_row` computes of rows (b, ...)."""
+    return jax.vmap(control_row(policy, constraints))
+
+
+def explores(policy: PolicyState) -> bool:
+    """Whether a policy's actions depend on a key."""
+    return bool(np.any(np.asarray(policy.noise) != 0.0))
 
 
 def programs(
@@ -69,9 +78,8 @@ def programs(
     obs = jnp.zeros(observation_size, jnp.float32)
     key = jnp.zeros(KEY_WORDS, jnp.uint32)
     memory = as_dict(initial_memory(constraints))
-    control = jax.vmap(control_row(policy, constraints))
     return {
-        "control.jax": serialise(control, obs, memory, key),
+        "control.jax": serialise(control(policy, constraints), obs, memory, key),
         "emergency.jax": serialise(jax.vmap(emergency), memory),
         "start.jax": serialise(jax.vmap(start), memory["previous"]),
     }
@@ -80,3 +88,10 @@ def programs(
 def as_dict(node: Any) -> dict[str, Any]:
     """The fields of a struct by name, not deeper."""
     return {field.name: getattr(node, field.name) for field in fields(node)}
+
+
+def rows_of(constraints: SafetyConstraints) -> list[dict[str, Any]]:
+    """Name, kind, hardness and scale of every row of the constraints, in their order."""
+    c = constraints
+    every = zip(c.names, c.kinds, c.hard, np.asarray(c.scale).tolist(), strict=True)
+    return [dict(zip(("name", "kind", "hard", "scale"), row, strict=True)) for row in every]

@@ -245,9 +245,16 @@ class Bundle(ProgramBundle):
         self.after_emergency(self.initial_memory())
 
     def scale(self, name: str) -> np.ndarray | float:
-        if name.startswith("report.margins"):
-            return np.asarray([row["scale"] for row in self.manifest["constraints"]])
-        return 1.0
+        return output_scale(name, self.manifest["constraints"])
+
+
+def output_scale(name: str, rows: Sequence[Mapping[str, Any]]) -> np.ndarray | float:
+    """The size of the numbers of a control program's output, by its rows of constraints."""
+    if "report" in name and "margins" in name:
+        return np.asarray([row["scale"] for row in rows])
+    if name.endswith("model_uncertainty"):
+        return np.asarray([row["scale"] for row in rows if row.get("kind") == "barrier"])
+    return 1.0
 
 
 def load_bundle(folder: str | Path) -> Bundle:
@@ -344,21 +351,25 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray, scale: np.ndarray | float = 1.0) -> float:
-    """The largest difference, in units of scale or of the expected number where that is larger.
-
-    Numbers that are not finite must be the same, and so must whole numbers and flags.
-    """
+    """The largest of `differences`; infinite between arrays of another shape or kind."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf")
-    if not actual.size:
-        return 0.0
+    return float(differences(actual, expected, scale).max(initial=0.0))
+
+
+def differences(
+    actual: np.ndarray, expected: np.ndarray, scale: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """How far numbers are apart, in units of scale or of the expected one where that is larger.
+
+    Numbers that are not finite must be the same, and so must whole numbers and flags: all others
+    are infinitely far apart.
+    """
+    same = actual == expected
     if actual.dtype.kind != "f":
-        return 0.0 if np.array_equal(actual, expected) else float("inf")
-    finite = np.isfinite(expected)
-    if not np.array_equal(finite, np.isfinite(actual)):
-        return float("inf")
-    if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
-        return float("inf")
-    actual, expected = np.where(finite, actual, 0.0), np.where(finite, expected, 0.0)
-    unit = np.maximum(np.maximum(np.abs(expected), 1.0), scale)
-    return float((np.abs(actual - expected) / unit).max())
+        return np.where(same, 0.0, np.inf)
+    same |= np.isnan(actual) & np.isnan(expected)
+    with np.errstate(invalid="ignore"):
+        size = np.maximum(np.abs(expected.astype(np.float64)), scale)
+        gap = np.abs(actual.astype(np.float64) - expected) / size
+    return np.where(same, 0.0, np.where(np.isfinite(gap), gap, np.inf))

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -12,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from worldloom.core.files import plain, replace_folder
+from worldloom.core.files import plain, replace_folder, restore_folder
+from worldloom.serving.policy_runtime import digest_of, read_bundle
 
 MANIFEST = "manifest.json"
 CASES = "self_test.npz"
@@ -21,18 +21,15 @@ PLANT_POLICY = "worldloom plant policy"
 
 
 class Format(NamedTuple):
-    """A kind of bundle: its version, its programs, and what its manifest says of their numbers."""
+    """A kind of bundle: its version, and its programs."""
 
     version: int
     programs: tuple[str, ...]
-    meaning: tuple[str, ...]
 
 
 FORMATS = {
-    POLICY: Format(1, ("policy.jax",), ("observation", "action")),
-    PLANT_POLICY: Format(
-        2, ("control.jax", "emergency.jax", "start.jax"), ("signals", "constraints", "emergency")
-    ),
+    POLICY: Format(2, ("policy.jax",)),
+    PLANT_POLICY: Format(3, ("control.jax", "emergency.jax", "start.jax")),
 }
 
 
@@ -41,92 +38,35 @@ def write_folder(folder: str | Path, files: Mapping[str, bytes]) -> Path:
 
     A bundle that is there already is replaced; anything else is left alone.
     """
-    folder = check_target(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    place = check_target(folder).resolve()  # a link stays one
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         draft.chmod(0o755)
         for name, content in files.items():
             (draft / name).write_bytes(content)
-        return replace_folder(draft, folder)
+        replace_folder(draft, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    return Path(folder)
 
 
 def read_policy(
     folder: str | Path, kind: str = PLANT_POLICY
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest of a bundle, which is the one that its digest names, and its files' content.
-
-    A bundle of another kind or version, a file that is missing and one that was changed are a
-    ValueError. What is returned is what was checked: nothing is read twice.
-    """
-    folder = Path(folder)
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{folder} is no bundle of a policy: it has no {MANIFEST}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
-    given = manifest.get("kind") if isinstance(manifest, dict) else None
-    if given != kind:
-        raise ValueError(f"{path} is of kind {given!r}, not the manifest of a {kind}")
-    version, programs, meaning = FORMATS[kind]
-    if manifest.get("version") != version:
-        raise ValueError(
-            f"{path} is of version {manifest.get('version')}, this worldloom reads {version}; "
-            "export the policy again with it, or use the worldloom that wrote it "
-            f"({manifest.get('worldloom')})"
-        )
-    listed = manifest.get("files")
-    if not isinstance(listed, dict):
-        raise ValueError(f"{path} lists no files; export the policy again")
-    files = {}
-    for name, digest in listed.items():
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-            raise ValueError(f"{path}: {name!r} is no name of a file in a bundle; do not use it")
-        file = folder / name
-        if not file.is_file():
-            raise ValueError(f"{folder}: {name} is missing; copy the whole bundle")
-        files[name] = file.read_bytes()
-        if hashlib.sha256(files[name]).hexdigest() != digest:
-            raise ValueError(
-                f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
-                "manifest's); copy the bundle again"
-            )
+    """The manifest of a bundle of programs and its files' content; see `read_bundle`."""
+    folder = restore_folder(folder)
+    version, programs = FORMATS[kind]
+    manifest, files = read_bundle(folder, kind, version)
     missing = [name for name in (*programs, CASES) if name not in files]
     if missing:
         raise ValueError(f"{folder}: {MANIFEST} does not list {missing[0]}; export it again")
-    missing = [name for name in meaning if name not in manifest]
-    if missing or not isinstance(manifest.get("digest"), str):
-        raise ValueError(f"{folder}: {MANIFEST} has no {(*missing, 'digest')[0]}; export it again")
-    actual = digest_of(files, manifest)
-    if manifest["digest"] != actual:
-        raise ValueError(
-            f"{folder}: {MANIFEST} names policy {manifest['digest'][:12]}, its programs and what "
-            f"is said of them are {actual[:12]}; copy the bundle again"
-        )
     return manifest, files
-
-
-def digest_of(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> str:
-    """Names a policy and what its numbers mean: the sha256 of its programs and of that.
-
-    The same program with another order or range of signals controls the plant differently.
-    """
-    _, programs, meaning = FORMATS[manifest["kind"]]
-    joined = hashlib.sha256()
-    for name in programs:
-        joined.update(hashlib.sha256(files[name]).digest())
-    said = {name: manifest[name] for name in meaning}
-    joined.update(json.dumps(said, sort_keys=True).encode())
-    return joined.hexdigest()
 
 
 def check_target(folder: str | Path) -> Path:
     """A folder that a bundle may be written to: it holds one and nothing else, or is not there."""
-    folder = Path(folder)
+    folder = restore_folder(folder)
     filled = folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
     if filled and not (folder / MANIFEST).is_file():
         raise ValueError(f"export: {folder} exists and is no bundle; name another folder")
@@ -152,9 +92,11 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(plain(value), indent=2) + "\n").encode()
 
 
-def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    """The sha256 of every file, for the manifest."""
-    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+def with_manifest(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A bundle's files with their manifest, which knows their sha256 and has a digest of it all."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    said = plain({**manifest, "files": hashes})
+    return {**files, MANIFEST: json_bytes(said | {"digest": digest_of(said)})}
 
 
 def _strangers(folder: Path) -> list[str]:

@@ -11,15 +11,17 @@ from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
 from worldloom.serving import artifact
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict
+from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict, explores, rows_of
+from worldloom.serving.bundle import TOLERANCE, differences, flat, output_scale
 from worldloom.serving.bundle_folder import PLANT_POLICY, check_target, json_bytes
 from worldloom.serving.policy_export import BATCH_SIZES, check_finite, write_bundle
 from worldloom.serving.program import Rows
 
 SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
+COMPARED = 4096  # random rows that ONNX must answer as the program does
 DRAWS = 8  # of each of them, until one is settled
-NUDGE = 1e-6  # by which the observations of a settled one may change without a decision's changing
+NUDGE = 1e-6  # of an observation: a settled answer does not change by more than TOLERANCE for it
 DEVIATIONS = 6.0  # from the mean of the training data, beyond which an observation is strange
 BEYOND = 0.1  # of the training data's range, beyond which it is strange as well
 
@@ -54,36 +56,41 @@ def export_bundle(
 
         require_onnx()
     drift = _drift(policy, statistics)
-    whole = jax.jit(jax.vmap(artifact.control_row(policy, constraints)))
-    obs, memory, key = _cases(whole, constraints, described["observation"], drift)
-    out = jax.device_get(whole(obs, memory, key))
+    whole = jax.jit(artifact.control(policy, constraints))
+    count = COMPARED if onnx else CASES
+    drawn, settled = _cases(whole, constraints, described["observation"], drift, count)
+    out = jax.device_get(whole(*drawn))
+    obs, memory, key, first = jax.tree.map(lambda x: x[:CASES], (*drawn, out))
     files = {
         "constraints.json": json_bytes(describe(constraints)),
         "normaliser.json": json_bytes({"mean": policy.mean, "std": policy.std}),
     }
     if constraint_text is not None:
         files["constraints.yaml"] = constraint_text.encode()
-    onnx_error = None
+    compared = None
     if onnx:
-        files["policy.onnx"], onnx_error = to_onnx(policy, constraints, obs, memory)
+        if explores(policy):
+            quiet = artifact.control(policy.replace(noise=0.0), constraints)
+            out = jax.device_get(jax.jit(quiet)(*drawn))
+        sound = jax.tree.map(lambda x: x[settled], (*drawn[:2], out))
+        files["policy.onnx"], gap = to_onnx(policy, constraints, *sound)
+        compared = {"rows": int(settled.sum()), "largest_difference": gap}
     return write_bundle(
         folder,
         PLANT_POLICY,
         artifact.programs(policy, constraints, len(described["observation"])),
-        {
-            "signals": described,
-            "constraints": _rows(constraints),
-            "emergency": constraints.emergency,
-        },
-        cases={"obs": obs, "key": key, "memory": memory, "out": out},
+        cases={"obs": obs, "key": key, "memory": memory, "out": first},
         batch_sizes=batch_sizes,
-        provenance=provenance or {},
         files=files,
+        provenance=provenance or {},
+        signals=described,
+        constraints=rows_of(constraints),
+        emergency=constraints.emergency,
         memory=MEMORY,
         report=REPORT,
-        explores=bool(np.any(np.asarray(policy.noise) != 0.0)),
+        explores=explores(policy),
         drift=drift,
-        onnx=None if onnx_error is None else {"largest_difference": onnx_error},
+        onnx=compared,
     )
 
 
@@ -104,7 +111,7 @@ def describe(constraints: SafetyConstraints) -> dict[str, Any]:
     alone = ("gamma", "disturbance", "emergency", "deviations", "latch_after", "horizon")
     meaning = {"meaning": "weights.x + offset"}
     return {
-        "rows": _rows(c),
+        "rows": rows_of(c),
         "box": {"low": c.low, "high": c.high},
         "rate": {str(i): x for i, x in zip(c.rated, np.asarray(c.rate).tolist(), strict=True)},
         **{name: as_dict(getattr(c, name)) | meaning for name in affine},
@@ -113,12 +120,6 @@ def describe(constraints: SafetyConstraints) -> dict[str, Any]:
         "has_backup": c.backup is not None,
         "meaning": "actions in [-1, 1], observations in the units of the manifest's signals",
     }
-
-
-def _rows(constraints: SafetyConstraints) -> list[dict[str, Any]]:
-    c = constraints
-    every = zip(c.names, c.kinds, c.hard, np.asarray(c.scale).tolist(), strict=True)
-    return [dict(zip(("name", "kind", "hard", "scale"), row, strict=True)) for row in every]
 
 
 def _checked_signals(
@@ -166,30 +167,54 @@ def _cases(
     constraints: SafetyConstraints,
     observation: list[dict[str, Any]],
     drift: dict[str, Any],
-) -> tuple[np.ndarray, Rows, np.ndarray]:
-    """Inputs of the self-test: usual ones, and one of each way in which a plant can be unusual.
+    count: int,
+) -> tuple[tuple[np.ndarray, Rows, np.ndarray], np.ndarray]:
+    """Inputs (count, ...): of each eight, four usual ones, and one of each way to be unusual.
 
-    Where two safe ways out are equally near, rounding decides, and another program may decide
-    otherwise: such inputs say nothing about a program, and others are drawn in their place.
+    And which of them (count,) are settled.
+
+    Where two safe ways out are equally near, or rows of the constraints nearly parallel, rounding
+    decides, and another program may decide otherwise: such inputs say nothing about a program, and
+    others are drawn in their place, `DRAWS` times at most.
     """
-    drawn = [_drawn(constraints, observation, drift, seed) for seed in range(DRAWS)]
-    first = np.argmax([_settled(whole, *inputs) for inputs in drawn], axis=0)
+    rows = rows_of(constraints)
+    chosen = _drawn(constraints, observation, drift, count, seed=0)
+    settled = _settled(whole, *chosen, rows)
+    for seed in range(1, DRAWS):
+        if settled.all():
+            break
+        others = _drawn(constraints, observation, drift, count, seed)
+        better = ~settled & _settled(whole, *others, rows)
+        settled |= better
+        chosen = jax.tree.map(lambda x, y, at=better: _with_rows(x, at, y), chosen, others)
+    return chosen, settled
 
-    def chosen(*columns: np.ndarray) -> np.ndarray:
-        return np.stack([columns[n][row] for row, n in enumerate(first)])
 
-    return jax.tree.map(chosen, *drawn)
+def _with_rows(array: np.ndarray, at: np.ndarray, other: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array[at] = other[at]
+    return array
 
 
 def _settled(
-    whole: Callable[..., Rows], obs: np.ndarray, memory: Rows, key: np.ndarray
+    whole: Callable[..., Rows],
+    obs: np.ndarray,
+    memory: Rows,
+    key: np.ndarray,
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> np.ndarray:
-    """Which rows (b,) are answered alike when observations change by a rounding error."""
-    out, near = (jax.device_get(whole(x, memory, key)) for x in (obs, obs * (1.0 + NUDGE)))
-    alike = np.abs(out["action"] - near["action"]).max(axis=-1) <= 1e3 * NUDGE
-    for name, value in out["report"].items():
-        if value.dtype.kind != "f":
-            alike &= value == near["report"][name]
+    """Which rows (b,) are answered alike when observations change by a rounding error.
+
+    rows: of the constraints, by which differences are measured.
+    """
+    out = flat(jax.device_get(whole(obs, memory, key)))
+    ways = np.random.default_rng(0).choice([-NUDGE, NUDGE], obs.shape)
+    alike = np.ones(len(obs), bool)
+    for nudged in (obs * (1.0 + ways), obs * (1.0 - ways)):
+        near = flat(jax.device_get(whole(nudged.astype(obs.dtype), memory, key)))
+        for name, value in out.items():
+            gaps = differences(near[name], value, output_scale(name, rows))
+            alike &= (gaps <= TOLERANCE).reshape(len(obs), -1).all(axis=-1)
     return alike
 
 
@@ -197,23 +222,24 @@ def _drawn(
     constraints: SafetyConstraints,
     observation: list[dict[str, Any]],
     drift: dict[str, Any],
+    count: int,
     seed: int,
 ) -> tuple[np.ndarray, Rows, np.ndarray]:
     rng = np.random.default_rng(seed)
     low, high = (np.asarray([s[end] for s in observation], np.float64) for end in ("low", "high"))
-    usual = drift["mean"] + drift["std"] * rng.standard_normal((CASES, len(observation)))
+    usual = drift["mean"] + drift["std"] * rng.standard_normal((count, len(observation)))
     obs = np.clip(usual, low, high).astype(np.float32)
     memory = {
-        name: np.repeat(np.asarray(x)[None], CASES, axis=0)
+        name: np.repeat(np.asarray(x)[None], count, axis=0)
         for name, x in as_dict(initial_memory(constraints)).items()
     }
-    box_low, box_high = np.asarray(constraints.low), np.asarray(constraints.high)
-    size = constraints.action_size
-    memory["previous"] = rng.uniform(box_low, box_high, (CASES, size)).astype(np.float32)
-    memory["override"][4] = rng.uniform(box_low, box_high)
-    memory["overriding"][4] = True
-    obs[5] = rng.uniform(low, high)
-    memory["latched"][6] = True
-    obs[7, 0] = np.nan
-    key = rng.integers(0, 2**32, (CASES, KEY_WORDS), dtype=np.uint32)
+    box = np.asarray(constraints.low), np.asarray(constraints.high)
+    memory["previous"], wanted = rng.uniform(*box, (2, *memory["previous"].shape)).astype("f4")
+    kind = np.arange(count) % 8
+    memory["override"] = np.where((kind == 4)[:, None], wanted, memory["override"])
+    memory["overriding"] = kind == 4
+    obs[kind == 5] = rng.uniform(low, high, obs.shape)[kind == 5]
+    memory["latched"] = kind == 6
+    obs[kind == 7, 0] = np.nan
+    key = rng.integers(0, 2**32, (count, KEY_WORDS), dtype=np.uint32)
     return obs, memory, key

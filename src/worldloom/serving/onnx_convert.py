@@ -2,7 +2,8 @@
 
 Whatever only moves numbers about (slices, reshapes, broadcasts, indexing with constants) is one
 `Gather`, or nothing at all; see `worldloom.serving.onnx_graph`. What depends on no row is computed
-now, calls are written out, and loops of known length become `Loop`.
+now, calls are written out, and branches and loops become `If` and `Loop`; see
+`worldloom.serving.onnx_control`.
 """
 
 import functools
@@ -16,11 +17,12 @@ import numpy as np
 from jax.extend.core import Literal
 
 from worldloom.core.types import Array
+from worldloom.serving import onnx_control
 from worldloom.serving.onnx_graph import Graph, Row, Value, info
 
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
 MOVES = ("slice", "squeeze", "reshape", "broadcast_in_dim", "transpose", "rev", "concatenate",
-         "stack", "expand_dims", "gather", "dynamic_slice", "split", "copy")  # fmt: skip
+         "stack", "unstack", "expand_dims", "gather", "dynamic_slice", "split", "copy")  # fmt: skip
 SAME = {
     "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "max": "Max",
     "min": "Min", "pow": "Pow", "neg": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp",
@@ -32,6 +34,8 @@ SAME = {
 REDUCE = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin",
           "reduce_prod": "ReduceProd", "argmin": "ArgMin", "argmax": "ArgMax",
           "reduce_and": "ReduceMin", "reduce_or": "ReduceMax"}  # fmt: skip
+
+CONTROL = {"scan": onnx_control.scan, "while": onnx_control.loop, "cond": onnx_control.branch}
 
 
 def build(
@@ -50,7 +54,7 @@ def build(
     rows = [
         Row(graph.reshaped(name, (x[0].size,)), x.shape[1:], x.dtype) for name, x in asked.items()
     ]
-    result = _evaluate(graph, closed.jaxpr, closed.consts, rows)
+    result = _evaluate(graph, closed, rows)
     shapes = []
     for name, value in zip(outputs, result, strict=True):
         graph.output(graph.reshaped(graph.spread(value), value.shape), name)
@@ -64,9 +68,8 @@ def build(
     return model
 
 
-def _evaluate(
-    graph: Graph, jaxpr: Any, consts: Sequence[Any], args: Sequence[Value]
-) -> list[Value]:
+def _evaluate(graph: Graph, closed: Any, args: Sequence[Value]) -> list[Value]:
+    jaxpr, consts = closed.jaxpr, closed.consts
     known: dict[Any, Value] = dict(zip(jaxpr.constvars, map(np.asarray, consts), strict=True))
     known |= dict(zip(jaxpr.invars, args, strict=True))
 
@@ -82,11 +85,11 @@ def _evaluate(
         if all(0 in x.shape for x in outs):
             result = [np.zeros(x.shape, x.dtype) for x in outs]
         elif step.primitive.name in CALLS:
-            result = _evaluate(graph, inner.jaxpr, inner.consts, values)
+            result = _evaluate(graph, inner, values)
         elif not any(isinstance(x, Row) for x in values):
             result = _bind(step, values)
-        elif step.primitive.name == "scan":
-            result = _loop(graph, step.params, values)
+        elif step.primitive.name in CONTROL:
+            result = CONTROL[step.primitive.name](graph, step.params, values, _evaluate)
         elif step.primitive.name in MOVES:
             result = _moved(graph, step, values)
         else:
@@ -147,7 +150,7 @@ def _picked(graph: Graph, step: Any, values: Sequence[Value]) -> Value:
     chosen = graph.operand(options[0])
     for place, option in enumerate(options[1:], 1):
         here = graph.node("Equal", index, graph.constant(np.asarray([[place]], rows[0].dtype)))
-        chosen = graph.node("Where", here, graph.operand(option), chosen)
+        chosen = graph.where(here, graph.operand(option), chosen, option.dtype)
     return Row(chosen, options[0].shape, options[0].dtype)
 
 
@@ -170,13 +173,16 @@ def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str
             return graph.node("Not", graph.node("Equal", *x))
         case "select_n" if len(x) == 3:
             which = x[0] if values[0].dtype == np.bool_ else graph.cast(x[0], np.bool_)
-            return graph.node("Where", which, x[2], x[1])
+            return graph.where(which, x[2], x[1], out.dtype)
         case "clamp":
             return graph.node("Min", graph.node("Max", x[1], x[0]), x[2])
         case "integer_pow":
             return _power(graph, x[0], params["y"], out.dtype)
         case "square":
             return graph.node("Mul", x[0], x[0])
+        case "one_minus_square":  # the slope of tanh, in jax 0.12
+            one = graph.constant(np.ones((1, 1), out.dtype))
+            return graph.node("Sub", one, graph.node("Mul", x[0], x[0]))
         case "rsqrt":
             return graph.node("Reciprocal", graph.node("Sqrt", x[0]))
         case "rem":
@@ -260,57 +266,3 @@ def _scattered(graph: Graph, step: Any, values: Sequence[Value]) -> str:
     matrix = np.stack([_bind(step, [empty, places, one])[0].reshape(-1) for one in ones])
     added = graph.node("MatMul", graph.operand(updates), graph.constant(matrix))
     return graph.node("Add", graph.operand(array), added)
-
-
-def _loop(graph: Graph, params: Any, values: Sequence[Value]) -> list[Value]:
-    """A `scan` as a `Loop`, in which everything that is carried on depends on the row."""
-    import onnx
-
-    constants, carried = params["num_consts"], params["num_carry"]
-    length, inner = params["length"], params["jaxpr"]
-    first, last = constants, constants + carried
-    body = graph.inner()
-    turn, going = body.new_name(), body.new_name()
-    kinds = [x.aval for x in inner.jaxpr.invars]
-    states = [Row(body.new_name(), x.shape, np.dtype(x.dtype)) for x in kinds[first:last]]
-    place = turn
-    if params["reverse"]:
-        place = body.node("Sub", body.constant(length - 1, np.int64), turn)
-    slices = [_slice_of(body, x, place, length) for x in values[last:]]
-    out = _evaluate(body, inner.jaxpr, inner.consts, [*values[:first], *states, *slices])
-    names = [body.output(body.spread(value)) for value in out]
-    goes_on = body.output(going)
-    carries = [info(x.name, ("batch", x.size), x.dtype) for x in states]
-    outputs = [info(n, ("batch", x.size), x.dtype) for n, x in zip(names, out, strict=True)]
-    inside = onnx.helper.make_graph(
-        body.nodes,
-        body.new_name(),
-        [info(turn, (), np.int64), info(going, (), np.bool_), *carries],
-        [info(goes_on, (), np.bool_), *outputs],
-    )
-    results = [graph.new_name() for _ in out]
-    starts = [graph.spread(x) for x in values[first:last]]
-    inputs = [graph.constant(length, np.int64), graph.constant(True), *starts]
-    graph.nodes.append(onnx.helper.make_node("Loop", inputs, results, body=inside))
-    result: list[Value] = [
-        Row(name, x.shape, np.dtype(x.dtype))
-        for name, x in zip(results[:carried], out[:carried], strict=True)
-    ]
-    for name, x in zip(results[carried:], out[carried:], strict=True):  # (length, B, K)
-        line = graph.node("Transpose", name, perm=(1, 0, 2))
-        if params["reverse"]:
-            backwards = graph.constant(np.arange(length, dtype=np.int64)[::-1].copy())
-            line = graph.node("Gather", line, backwards, axis=1)
-        line = graph.reshaped(line, (length * x.size,))
-        result.append(Row(line, (length, *x.shape), np.dtype(x.dtype)))
-    return result
-
-
-def _slice_of(body: Graph, value: Value, place: str, length: int) -> Value:
-    """What a loop sees of an array (length, ...) in its turn."""
-    shape, size = value.shape[1:], math.prod(value.shape[1:])
-    if isinstance(value, Row):
-        block = body.reshaped(value.name, (length, size))
-        return Row(body.node("Gather", block, place, axis=1), shape, value.dtype)
-    line = body.node("Gather", body.constant(value.reshape(length, size)), place, axis=0)
-    return Row(body.expand(body.reshaped(line, (size,)), size), shape, value.dtype)

@@ -37,7 +37,7 @@ class Graph:
         self._count = [0]
 
     def inner(self) -> "Graph":
-        """The body of a loop: it sees the names around it, and shares the constants."""
+        """The body of a loop or branch: it sees the names around it, and shares the constants."""
         body = Graph(self.batch)
         body.constants, body._count = self.constants, self._count
         return body
@@ -75,6 +75,24 @@ class Graph:
         self.nodes.append(onnx.helper.make_node("Identity", [name], [output]))
         return output
 
+    def nested(self, op: str, inputs: Sequence[str], count: int, **graphs: Any) -> list[str]:
+        """The `count` outputs of a node with graphs in it."""
+        import onnx
+
+        names = [self.new_name() for _ in range(count)]
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), names, **graphs))
+        return names
+
+    def closed(
+        self, inputs: Sequence[Any], out: Sequence[Value], goes_on: str | None = None
+    ) -> Any:
+        """This graph inside another: of a branch, or of a loop, which also says if it `goes_on`."""
+        import onnx
+
+        flag = [] if goes_on is None else [info(self.output(goes_on), (), np.bool_)]
+        outputs = [info(self.output(self.spread(x)), ("batch", x.size), x.dtype) for x in out]
+        return onnx.helper.make_graph(self.nodes, self.new_name(), inputs, [*flag, *outputs])
+
     # Values ----------------------------------------------------------------------------------
 
     def operand(self, value: Value) -> str:
@@ -90,6 +108,19 @@ class Graph:
         """A tensor (1, size), the same for all rows, as (B, size)."""
         shape = self.node("Concat", self.batch or "", self.constant([size], np.int64), axis=0)
         return self.node("Expand", name, shape)
+
+    def where(self, here: str, one: str, other: str, dtype: Any) -> str:
+        """One where `here` is set, else the other."""
+        if np.dtype(dtype) != np.bool_:
+            return self.node("Where", here, one, other)
+        # Of flags, onnxruntime knows no Where.
+        kept = self.node("And", self.node("Not", here), other)
+        return self.node("Or", self.node("And", here, one), kept)
+
+    def any(self, name: str) -> str:
+        """Whether any of the flags (B, 1) is set, a flag ()."""
+        most = self.node("ReduceMax", self.cast(name, np.int32), keepdims=0)
+        return self.cast(most, np.bool_)
 
     def cast(self, name: str, dtype: Any) -> str:
         import onnx

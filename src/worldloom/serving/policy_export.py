@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom import __version__
-from worldloom.core.files import plain
 from worldloom.core.rollout import unroll
 from worldloom.core.types import Key, PyTree
 from worldloom.serving import bundle_folder as folders
@@ -56,12 +55,10 @@ def export_run(
         folder,
         folders.POLICY,
         {"policy.jax": serialise(whole, jax.tree.map(lambda x: x[0], rows))},
-        {
-            "observation": {name or "observation": _kind(x) for name, x in arrays.items()},
-            "action": asdict(space) | _kind(out["action"]),
-        },
         cases={"obs": rows, "out": out},
         batch_sizes=batch_sizes,
+        observation={name or "observation": _kind(x) for name, x in arrays.items()},
+        action=asdict(space) | _kind(out["action"]),
         provenance=provenance(run),
         agents=run.problem.env.spec.num_agents,
     )
@@ -135,37 +132,31 @@ def write_bundle(
     folder: str | Path,
     kind: str,
     programs: Mapping[str, bytes],
-    meaning: Mapping[str, Any],
     *,
     cases: Rows,
     batch_sizes: Sequence[int],
-    provenance: Mapping[str, Any],
     files: Mapping[str, bytes] | None = None,
     **facts: Any,
 ) -> Path:
     """Writes the bundle of some programs, whole or not at all; returns its folder.
 
-    meaning: what the manifest says of their numbers, and its digest vouches for. cases: inputs of
-    the self-test, and what came `out`. files, facts: whatever else is in the bundle, and in its
-    manifest.
+    cases: inputs of the self-test, and what came `out`. files, facts: whatever else is in the
+    bundle, and in its manifest.
     """
     sizes = sorted({int(size) for size in batch_sizes})
     if not sizes or sizes[0] < 1:
         raise ValueError(f"export: batch_sizes={list(batch_sizes)}; give sizes of at least 1")
     stored = flat(cases)
-    content = dict(programs) | {folders.CASES: folders.npz(stored)} | dict(files or {})
-    about = plain({"kind": kind, **meaning})
     manifest = {
+        "kind": kind,
         "version": folders.FORMATS[kind].version,
         "worldloom": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "digest": folders.digest_of(content, about),
         "batch_sizes": sizes,
         "platforms": PLATFORMS,
         "self_test": {"rows": len(next(iter(stored.values()))), "tolerance": TOLERANCE},
         "versions": versions(),
-        "provenance": provenance,
-        "files": folders.hashes(content),
+        **facts,
     }
-    content[folders.MANIFEST] = folders.json_bytes(about | facts | manifest)
-    return folders.write_folder(folder, content)
+    content = {**programs, folders.CASES: folders.npz(stored), **(files or {})}
+    return folders.write_folder(folder, folders.with_manifest(manifest, content))

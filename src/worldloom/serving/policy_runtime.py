@@ -9,8 +9,10 @@
 """
 
 import hashlib
+import io
 import json
 import math
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 2  # of bundles that this file can read
+VERSION = 3  # of bundles that this file can read
 KIND = "worldloom robot policy"
 ACTIVATIONS = {
     "tanh": np.tanh,
@@ -61,8 +63,8 @@ class Policy:
     @classmethod
     def load(cls, folder: str | Path = ".") -> "Policy":
         """The policy of a bundle, after checking that every file is as it was exported."""
-        manifest = read_manifest(folder)
-        with np.load(Path(folder) / "policy.npz") as file:
+        manifest, files = _read(folder)
+        with np.load(io.BytesIO(files["policy.npz"])) as file:
             arrays = {name: file[name] for name in file.files}
         layers = manifest["network"]["layers"]
         for i, shape in enumerate(pairwise(layers)):
@@ -164,37 +166,78 @@ def _down(quaternion: np.ndarray) -> np.ndarray:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a bundle whose files are all there and as they were exported."""
-    folder = Path(folder)
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); export the policy again") from error
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        raise ValueError(f"{path} is not the manifest of a {KIND}")
-    if manifest.get("version") != VERSION:
-        raise ValueError(
-            f"{path} is of version {manifest.get('version')}, this runtime reads {VERSION}; "
-            "use the policy_runtime.py that came with the bundle"
-        )
-    for name, expected in manifest["files"].items():
-        file = folder / name
-        if not file.is_file():
-            raise ValueError(f"{folder}: {name} is missing; copy the whole bundle")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            raise ValueError(
-                f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
-                "manifest's); copy the bundle again"
-            )
+    """The manifest of a robot's bundle, which is as it was exported."""
+    return _read(folder)[0]
+
+
+def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    manifest, files = read_bundle(folder, KIND, VERSION)
     known = {"gravity", "turning", "joints", "joint_speeds", "last_action", "command", "clock"}
     strange = [part["name"] for part in manifest["observation"] if part["name"] not in known]
     if strange or manifest["network"]["activation"] not in ACTIVATIONS:
         what = strange or manifest["network"]["activation"]
-        raise ValueError(f"{path} asks for {what}, which this runtime does not know")
-    return manifest
+        raise ValueError(f"{folder} asks for {what}, which this runtime does not know")
+    return manifest, files
+
+
+def read_bundle(
+    folder: str | Path, kind: str, version: int
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of a bundle and the content of its files, if all are as they were exported.
+
+    What is returned is what was checked: nothing is read twice. Anything else is a ValueError.
+    """
+    folder = Path(folder)
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_bytes())
+    except OSError:
+        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
+    given = manifest.get("kind") if isinstance(manifest, dict) else None
+    if given != kind:
+        raise ValueError(f"{path} is of kind {given!r}, not the manifest of a {kind}")
+    if manifest.get("version") != version:
+        raise ValueError(
+            f"{path} is of version {manifest.get('version')}, this worldloom reads {version}; "
+            "export the policy again with it, or use the worldloom that wrote it "
+            f"({manifest.get('worldloom')})"
+        )
+    if not isinstance(manifest.get("digest"), str):
+        raise ValueError(f"{path} has no digest; export the policy again")
+    actual = digest_of(manifest)
+    if manifest["digest"] != actual:
+        raise ValueError(
+            f"{path} names policy {manifest['digest'][:12]}, what it says is that of "
+            f"{actual[:12]}; copy the bundle again"
+        )
+    if not isinstance(manifest.get("files"), dict):
+        raise ValueError(f"{path} lists no files; export the policy again")
+    files = {}
+    for name, expected in manifest["files"].items():
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            raise ValueError(f"{path}: {name!r} is no name of a file in a bundle; do not use it")
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{folder}: {name} is missing; copy the whole bundle")
+        files[name] = file.read_bytes()
+        if hashlib.sha256(files[name]).hexdigest() != expected:
+            raise ValueError(
+                f"{folder}: {name} is not the file that was exported (its sha256 differs from the "
+                "manifest's); copy the bundle again"
+            )
+    return manifest, files
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """Names a policy: the sha256 of all that its manifest says, hashes of files included.
+
+    Only not of when it was written. The same weights with another order or range of signals
+    control a plant or a robot differently.
+    """
+    said = {name: x for name, x in manifest.items() if name not in ("digest", "created")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def main() -> None:

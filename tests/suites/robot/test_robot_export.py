@@ -22,7 +22,7 @@ from worldloom.nn import actor_critic
 from worldloom.nn.actor_critic import ActorCritic
 from worldloom.nn.networks import Networks
 from worldloom.nn.normaliser import Normaliser
-from worldloom.serving.policy_runtime import ACTIVATIONS, Policy, read_manifest
+from worldloom.serving.policy_runtime import ACTIVATIONS, Policy, digest_of, read_manifest
 from worldloom.suites.robot.export import export, export_policy, policy_layers
 from worldloom.suites.robot.types import Observation
 from worldloom.suites.robot.world import world
@@ -173,7 +173,7 @@ def test_targets_stay_within_the_limits_of_the_servos(bundle, walking):
 def test_the_manifest_says_what_a_robot_needs_to_know(bundle, walking):
     about = json.loads((bundle / "manifest.json").read_text())
     robot = walking.robot
-    assert (about["version"], about["quaternion"]["order"]) == (2, "wxyz")
+    assert (about["version"], about["quaternion"]["order"]) == (3, "wxyz")
     assert about["control"] == {"rate_hz": 50, "seconds": 0.02}
     assert about["joints"] == list(robot.joints)
     assert [(part["name"], part["size"]) for part in about["observation"]] == list(
@@ -236,17 +236,43 @@ def test_a_changed_or_missing_file_is_refused(broken, name):
         Policy.load(broken)
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("action", "home", [0.5] * 13),
+        ("action", "upper", [9.0] * 13),
+        ("control", "seconds", 0.1),
+        ("gait", "period", 9.0),
+        ("network", "activation", "tanh"),
+        ("network", "observation_limit", None),
+        ("files", "policy.npz", "0" * 64),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_refused(broken, part, name, value):
+    about = json.loads((broken / "manifest.json").read_text())
+    about[part][name] = value
+    (broken / "manifest.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"manifest\.json names policy .* copy the bundle again"):
+        Policy.load(broken)
+    about["joints"] = about["joints"][::-1]
+    (broken / "manifest.json").write_text(json.dumps(about | {"digest": None}))
+    with pytest.raises(ValueError, match="has no digest"):
+        Policy.load(broken)
+
+
 def test_a_bundle_of_another_version_or_kind_is_refused(broken, tmp_path):
     about = json.loads((broken / "manifest.json").read_text())
 
     def rewrite(**changes):
-        (broken / "manifest.json").write_text(json.dumps(about | changes))
+        changed = about | changes
+        changed |= {"digest": digest_of(changed)}
+        (broken / "manifest.json").write_text(json.dumps(changed))
 
     rewrite(version=1)
-    with pytest.raises(ValueError, match="version 1, this runtime reads 2"):
+    with pytest.raises(ValueError, match="version 1, this worldloom reads 3"):
         read_manifest(broken)
     rewrite(kind="a poem")
-    with pytest.raises(ValueError, match="is not the manifest of a worldloom robot policy"):
+    with pytest.raises(ValueError, match="'a poem', not the manifest of a worldloom robot policy"):
         read_manifest(broken)
     rewrite(observation=[*about["observation"], {"name": "sonar", "size": 1, "scale": 1.0}])
     with pytest.raises(ValueError, match="sonar"):

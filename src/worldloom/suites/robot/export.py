@@ -9,7 +9,7 @@ import numpy as np
 from worldloom import __version__
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
 from worldloom.serving import policy_runtime
-from worldloom.serving.bundle_folder import hashes, json_bytes, npz, write_folder
+from worldloom.serving.bundle_folder import npz, with_manifest, write_folder
 from worldloom.serving.policy_export import check_no_onnx
 from worldloom.suites.robot import gait
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
@@ -93,8 +93,8 @@ def export_policy(
         "robot.xml": robot.xml.encode(),
         "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
     }
-    manifest = _manifest(robot, task) | {"network": network, "files": hashes(files)}
-    return write_folder(folder, files | {"manifest.json": json_bytes(manifest)})
+    manifest = _manifest(robot, task) | {"network": network}
+    return write_folder(folder, with_manifest(manifest, files))
 
 
 def policy_layers(
