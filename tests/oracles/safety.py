@@ -159,7 +159,9 @@ def _faults(shape: tuple[int, int], count: int, seed: int) -> dict[str, int]:
     pushed = -(barrier @ gains)
     a = np.concatenate([weights[:, :rows], pushed], axis=1)
     b = np.concatenate([offsets[:, :rows], ends + (barrier @ obs[..., None])[..., 0]], axis=1)
-    scale = [np.maximum(np.abs(w).sum(-1), np.abs(e)) for w, e in ((weights, offsets), (barrier, ends))]
+    scale = [
+        np.maximum(np.abs(w).sum(-1), np.abs(e)) for w, e in ((weights, offsets), (barrier, ends))
+    ]
     allowed = TOLERANCE * np.concatenate([scale[0][:, :rows], scale[1]], axis=1)
 
     def crossed(u: np.ndarray, least: np.ndarray | float) -> np.ndarray:

@@ -1,15 +1,16 @@
-"""The filter against oracles: the nearest action by enumeration, and faults counted in thousands."""
+"""The filter against oracles: the nearest action by enumeration, and faults by the thousand."""
 
+import jax
 import numpy as np
 import pytest
-from oracles import safety as oracle
 
+from oracles import safety as oracle
 from worldloom.safety.projection import project
 
 
 def test_the_projection_is_the_nearest_point_that_an_enumeration_finds():
     rng = np.random.default_rng(0)
-    run = oracle.jax.jit(oracle.jax.vmap(lambda *x: project(*x, 24)))
+    run = jax.jit(jax.vmap(lambda *x: project(*x, 24)))
     count, size, rows = 200, 3, 4
     a = oracle.random_rows(rng, count, size, rows)
     low, high = -rng.uniform(0.3, 1.0, (count, size)), rng.uniform(0.3, 1.0, (count, size))

@@ -8,10 +8,10 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
 2. **Latch.** After `latch_after` emergency actions in a row the stop stays until `reset_latch`.
    A hard state row that is crossed right now is an emergency as well.
 3. **Human override.** An active one takes the place of what the policy proposes. It is clipped to
-   box and hard rates and then treated as any proposal: executed as it is where that is safe, projected
-   where it is not, and replaced by the emergency action where nothing else is left. It does not
-   lift a latched stop. So an operator cannot cross a hard limit through the filter; whoever must,
-   has to take the plant out of its hands.
+   box and hard rates and then treated as any proposal: executed as it is where that is safe,
+   projected where it is not, and replaced by the emergency action where nothing else is left. It
+   does not lift a latched stop. So an operator cannot cross a hard limit through the filter;
+   whoever must, has to take the plant out of its hands.
 4. **Accept.** What satisfies every hard row is executed, bit by bit as it was proposed. Soft rows
    are alarms: the report has their margins, and no action is changed for them.
 5. **Project.** Otherwise the nearest action that satisfies the hard rows, those of a model
@@ -24,8 +24,6 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
 A margin that is not finite, as of a model that predicts an infinity, is that of a crossed row.
 """
 
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,14 +33,9 @@ from jaxtyping import Float
 from worldloom.core.types import Array, Key
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.margins import all_margins, linearise, model_margins, move, reach
-from worldloom.safety.projection import project
+from worldloom.safety.margins import all_margins, model_margins, move, reach
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
-
-ACCEPTED = 0.5  # of the tolerance; see TOLERANCE
-# How much more than the first linearisation missed by the next ones ask for: on a curved row
-# they would otherwise always end just outside.
-CAUTION = 0.1
+from worldloom.safety.search import Asked, Choice, checked, enough, search_action, take_rows
 
 
 class ControlMemory(struct.PyTreeNode):
@@ -192,8 +185,8 @@ def validate_constraints(
     of_model, _ = model_margins(state.obs, action, constraints)
     margins = all_margins(state.obs, action, state.memory.previous, of_model, constraints)
     hard = np.asarray(constraints.hard)
-    enough = jnp.isfinite(margins) & (margins >= -constraints.tolerance)
-    return Validation(margins, all_last(_take(enough, hard)))
+    satisfied = jnp.isfinite(margins) & (margins >= -constraints.tolerance)
+    return Validation(margins, all_last(take_rows(satisfied, hard)))
 
 
 def policy_forward(
@@ -218,37 +211,9 @@ def safe_policy_execution(
     if state.obs.ndim == 1:
         return filter_action(proposed, state, safety_constraints)
     rows = state.obs.shape[:-1]
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(rows) :]), (proposed, state))
-    out = filter_batch(*flat, safety_constraints)
+    flat, states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(rows) :]), (proposed, state))
+    out = filter_batch(flat, states, safety_constraints)
     return jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), out)
-
-
-class _Choice(NamedTuple):
-    """An action, the margins of its model's rows, their uncertainty, and whether it will do."""
-
-    action: Array
-    of_model: Array
-    uncertainty: Array
-    fits: Array
-
-    def otherwise(self, other: "_Choice") -> "_Choice":
-        """This one where it fits, else the other."""
-        return _Choice(
-            jnp.where(self.fits, self.action, other.action),
-            jnp.where(self.fits, self.of_model, other.of_model),
-            jnp.where(self.fits, self.uncertainty, other.uncertainty),
-            self.fits | other.fits,
-        )
-
-
-class _Asked(NamedTuple):
-    """What is asked for, and what is known of it before anything else is looked for."""
-
-    choice: _Choice  # fits: it satisfies every hard row
-    margins: Array  # (C,)
-    previous: Array  # (m,): where the actuators are, in finite numbers
-    finite: Array  # bool ()
-    calm: Array  # bool (): nothing but the action itself can call for the emergency action
 
 
 def filter_action(
@@ -259,7 +224,7 @@ def filter_action(
     See the module for the order, and `worldloom.safety.constraints` for what it promises.
     """
     asked = _ask(proposed, state, constraints)
-    choice = _stop(asked, _search(asked, state.obs, constraints), state.obs, constraints)
+    choice = _stop(asked, search_action(asked, state.obs, constraints), state.obs, constraints)
     return _execute(asked, choice, state, constraints)
 
 
@@ -274,10 +239,10 @@ def filter_batch(
     c = constraints
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
-    def search(asked: _Asked, obs: Array) -> _Choice:
-        return jax.vmap(_search, (0, 0, None))(asked, obs, c)
+    def search(asked: Asked, obs: Array) -> Choice:
+        return jax.vmap(search_action, (0, 0, None))(asked, obs, c)
 
-    def stop(asked: _Asked, choice: _Choice, obs: Array) -> _Choice:
+    def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
         return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
 
     settled = (asked.choice.fits | ~asked.calm).all()
@@ -287,7 +252,7 @@ def filter_batch(
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)
 
 
-def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> _Asked:
+def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> Asked:
     """Steps 1 to 4 of the module: what is asked for, and whether it can be accepted."""
     obs, memory = state.obs, state.memory
     finite = (
@@ -300,38 +265,38 @@ def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> _Asked:
     override = jnp.clip(memory.override, *reach(previous, c))
     target = jnp.where(memory.overriding, override, proposed)
     value, uncertainty = model_margins(obs, target, c)
-    choice = _Choice(target, value, uncertainty, jnp.asarray(True))
+    choice = Choice(target, value, uncertainty, jnp.asarray(True))
     margins = all_margins(obs, target, previous, value, c)
     trips = (np.asarray(c.kinds) == "state") & np.asarray(c.hard)
-    calm = finite & ~memory.latched & all_last(_enough(_take(margins, trips), c, trips))
-    return _Asked(_checked(choice, previous, c), margins, previous, finite, calm)
+    calm = finite & ~memory.latched & all_last(enough(take_rows(margins, trips), c, trips))
+    return Asked(checked(choice, previous, c), margins, previous, finite, calm)
 
 
-def _stop(asked: _Asked, choice: _Choice, obs: Array, c: SafetyConstraints) -> _Choice:
+def _stop(asked: Asked, choice: Choice, obs: Array, c: SafetyConstraints) -> Choice:
     """The choice, or the emergency action where nobody is asked for one."""
     fallback = move(asked.previous, c.emergency, c)
-    stop = _Choice(fallback, *model_margins(obs, fallback, c), choice.fits)
+    stop = Choice(fallback, *model_margins(obs, fallback, c), choice.fits)
     return choice._replace(fits=asked.calm).otherwise(stop)._replace(fits=choice.fits)
 
 
 def _execute(
-    asked: _Asked, choice: _Choice, state: ControlState, c: SafetyConstraints
+    asked: Asked, choice: Choice, state: ControlState, c: SafetyConstraints
 ) -> tuple[Array, SafetyReport]:
     """The chosen action and the report on it."""
     obs, memory, target, finite = state.obs, state.memory, asked.choice.action, asked.finite
     action, of_model, uncertainty, fits = choice
     emergency = ~(asked.calm & fits)
     kinds, hard = np.asarray(c.kinds), np.asarray(c.hard)
-    before = jnp.where(finite & ~jnp.isnan(asked.margins), asked.margins, -jnp.inf)
+    before = jnp.where(finite & jnp.isfinite(asked.margins), asked.margins, -jnp.inf)
     after = all_margins(obs, action, asked.previous, of_model, c)
     known = all_last(jnp.isfinite(obs)) | np.isin(kinds, ("box", "rate", "linear"))
-    after = jnp.where(known & ~jnp.isnan(after), after, -jnp.inf)
+    after = jnp.where(known & jnp.isfinite(after), after, -jnp.inf)
     intervened = ~all_last(action == target)
     # A soft row that is crossed is an alarm and no cause.
     worst = argmin_last(jnp.where(hard, before / c.scale, jnp.inf))
     caused = (intervened | emergency) & finite & ~memory.latched
     report = SafetyReport(
-        is_safe=all_last(_take(jnp.isfinite(after) & (after >= -c.tolerance), hard)),
+        is_safe=all_last(take_rows(after >= -c.tolerance, hard)),
         margins_before=before,
         margins_after=after,
         active=jnp.where(caused, worst, -1),
@@ -348,98 +313,3 @@ def _execute(
         memory=_remember(memory, action, emergency, c),
     )
     return action, report
-
-
-# The search for another action -------------------------------------------------------------------
-
-
-def _search(asked: _Asked, obs: Array, c: SafetyConstraints) -> _Choice:
-    """What is asked for where that fits, else the nearest action found that satisfies every hard
-    row; the emergency action, which may not fit, where none was found."""
-    nearest, last = _nearest(asked, obs, c)
-    choice = asked.choice.otherwise(nearest)
-    for point in _towards(asked, last, obs, c):
-        choice = choice.otherwise(point)
-    return choice
-
-
-def _take(values: Array, rows: np.ndarray) -> Array:
-    """Those of the values (C, ...) whose rows, a mask (C,), are wanted."""
-    return values if rows.all() else values[np.flatnonzero(rows)]
-
-
-def _enough(margins: Array, c: SafetyConstraints, rows: np.ndarray) -> Array:
-    """Which of the margins, those of a mask (C,) of rows, are acceptable."""
-    return jnp.isfinite(margins) & (margins >= -ACCEPTED * _take(c.tolerance, rows))
-
-
-def _checked(choice: _Choice, previous: Array, c: SafetyConstraints) -> _Choice:
-    """The choice that fits if it satisfies box, hard rates, and hard linear and model rows."""
-    u, (low, high) = choice.action, reach(previous, c)
-    general = np.isin(c.kinds, ("linear", "barrier", "lookahead"))
-    enough = _enough(jnp.concatenate([c.linear(u), choice.of_model]), c, general)
-    hard = np.asarray(c.hard)[general]
-    inside = all_last((u >= low) & (u <= high))
-    return choice._replace(fits=inside & all_last(_take(enough, hard)))
-
-
-def _nearest(asked: _Asked, obs: Array, c: SafetyConstraints) -> tuple[_Choice, Array]:
-    """The nearest action to what was asked for that satisfies the hard rows.
-
-    And the last one (m,) that was tried.
-    """
-    kinds, hard = np.asarray(c.kinds), np.asarray(c.hard)
-    linear, modelled = hard[kinds == "linear"], hard[np.isin(kinds, ("barrier", "lookahead"))]
-    target, previous = asked.choice.action, asked.previous
-    low, high = reach(previous, c)
-
-    def projected(point: Array, value: Array, slope: Array, more: Array) -> Array:
-        # value + slope (u - point) >= more, as rows @ u <= bounds
-        bounds = value - sum_last(slope * point) - more
-        rows = jnp.concatenate([-_take(c.linear.weights, linear), -_take(slope, modelled)])
-        bounds = jnp.concatenate([_take(c.linear.offset, linear), _take(bounds, modelled)])
-        return project(target, rows, bounds, low, high, c.pivots)
-
-    def nearer(best: _Choice, far: Array, u: Array, value: Array, uncertainty: Array):
-        tried = _checked(_Choice(u, value, uncertainty, jnp.asarray(True)), previous, c)
-        distance = sum_last((u - target) ** 2)
-        better = tried.fits & (distance < far)
-        return tried._replace(fits=better).otherwise(best), jnp.where(better, distance, far)
-
-    def linearised(_: Array, carry: Any) -> Any:
-        u, expected, more, best, far = carry
-        value, slope, uncertainty = linearise(obs, u, c)
-        best, far = nearer(best, far, u, value, uncertainty)
-        more = jnp.maximum(more, CAUTION * jnp.maximum(expected - value, 0.0))
-        following = projected(u, value, slope, more)
-        return following, value + sum_last(slope * (following - u)), more, best, far
-
-    none = jnp.zeros_like(asked.choice.of_model)
-    best = asked.choice._replace(fits=jnp.asarray(False))
-    far = jnp.asarray(jnp.inf, obs.dtype)
-    if modelled.any():
-        # A loop, also of two passes: in one piece XLA would compute a projection anew for each
-        # number that the model makes of it, dozens of times.
-        carry = (target, none - jnp.inf, none, best, far)
-        u, *_, best, far = jax.lax.fori_loop(0, c.passes, linearised, carry)
-    else:
-        u = projected(target, none, jnp.zeros((len(none), len(target))), none)
-    value, uncertainty = model_margins(obs, u, c)
-    return nearer(best, far, u, value, uncertainty)[0], u
-
-
-def _towards(asked: _Asked, last: Array, obs: Array, c: SafetyConstraints) -> list[_Choice]:
-    """Actions from the last one tried (m,) to the emergency action, which comes last.
-
-    Where a row bends too much for its slopes, some of these still satisfy it.
-    """
-    low, high = reach(asked.previous, c)
-    fallback = move(asked.previous, c.emergency, c)
-    count = c.searches + 1
-    shares = jnp.arange(count, dtype=last.dtype)[::-1] / count
-    points = jnp.clip(fallback + shares[:, None] * (last - fallback), low, high)
-    points = jnp.concatenate([points[:-1], fallback[None]])
-    margins, uncertainties = jax.vmap(lambda u: model_margins(obs, u, c))(points)
-    no = jnp.asarray(False)
-    made = [_Choice(points[i], margins[i], uncertainties[i], no) for i in range(count)]
-    return [_checked(choice, asked.previous, c) for choice in made]

@@ -86,7 +86,9 @@ def test_a_lookahead_sees_further_than_the_plant_takes_to_respond(world):
     short = text.replace("steps: 28", "steps: 10")
     with pytest.raises(ValueError, match=r"mine.yaml: lookahead.steps=10; .* use 20 or more"):
         constraints_in(short, "mine.yaml", channel)
-    assert constraints_in(text.replace("steps: 28", "steps: 20"), "mine.yaml", channel).horizon == 20
+    assert (
+        constraints_in(text.replace("steps: 28", "steps: 20"), "mine.yaml", channel).horizon == 20
+    )
 
 
 def test_the_text_is_a_file_with_any_numbers(world):

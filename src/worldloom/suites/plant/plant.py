@@ -39,7 +39,7 @@ class Plant(Protocol):
 
     `physics` is a struct of numbers. Randomness comes from `key` alone and is scaled by
     `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`. A class
-    need not inherit from this one; ours do, and have their `observe`, `ended` and `response` from here.
+    need not inherit from this one; ours do, and have `observe`, `ended` and `response` from here.
     """
 
     @property
