@@ -130,10 +130,11 @@ def _orthogonal(normals: Array, held: Array) -> tuple[Array, list[list[Array]]]:
     """Orthonormal (m, m) of the held rows, and R with normals[j] = sum_i R[i][j] basis[i]."""
     basis, triangle = [], []
     for j in range(len(normals)):
-        rest, column = normals[j], [jnp.zeros((), normals.dtype)] * j
-        for i in (*range(j), *range(j)):  # twice is enough, for rows at any angle
-            along = sum_last(basis[i] * rest)
-            rest, column[i] = rest - along * basis[i], column[i] + along
+        rest, column = normals[j], jnp.zeros(j, normals.dtype)
+        for _ in range(2 if basis else 0):  # twice is enough, for rows at any angle
+            before = jnp.stack(basis)
+            along = sum_last(before * rest)
+            rest, column = rest - sum_last((along[:, None] * before).T), column + along
         length = jnp.where(held[j], jnp.sqrt(sum_last(rest * rest)), 1.0)
         basis.append(rest / length)
         triangle.append([*column, length])
