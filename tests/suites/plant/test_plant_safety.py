@@ -91,6 +91,12 @@ def test_a_lookahead_sees_further_than_the_plant_takes_to_respond(world):
     )
 
 
+def test_a_stop_latches_only_where_the_plant_can_be_left_alone():
+    office = hvac.make().base
+    given = dict.fromkeys([signal.name for signal in office.plant.action], 0.0)
+    assert constraint_text(office, emergency=given, lookahead=0).endswith("latch_after: 0\n")
+
+
 def test_the_text_is_a_file_with_any_numbers(world):
     made = constraints_for(world, emergency=EMERGENCY, gamma=1e-5, lookahead=0)
     np.testing.assert_allclose(made.gamma, 1e-5)

@@ -39,7 +39,7 @@ class Plant(Protocol):
 
     `physics` is a struct of numbers. Randomness comes from `key` alone and is scaled by
     `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`. A class
-    need not inherit from this one; ours do, and have `observe`, `ended` and `response` from here.
+    need not inherit from this one; ours do, and have what is not different with them from here.
     """
 
     @property
@@ -63,6 +63,11 @@ class Plant(Protocol):
         The safety filter looks further ahead than that.
         """
         return RESPONSE
+
+    @property
+    def rests(self) -> bool:
+        """Whether a constant action can keep the plant for good; else no stop may latch."""
+        return True
 
     def physics(self) -> PyTree: ...
     def start(self, key: Key, params: PlantParams) -> PyTree: ...

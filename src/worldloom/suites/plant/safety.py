@@ -79,10 +79,12 @@ def constraint_text(
     lookahead: steps for which hard limits must hold if the backup takes over; 0: none. A barrier
     looks one step ahead, which is too late where an actuator acts with a lag: behind a barrier
     alone the reactor runs away. By default half as far again as the plant takes to respond, which
-    no lookahead may fall short of. latch_after: emergencies in a row until the stop stays; as many
-    as the lookahead has steps by default, within which the plant should have recovered. reserve:
-    the share of a signal's range by which barriers and lookahead stay away from its hard limits,
-    for what the model does not know; with 0, a plant that is disturbed at the very edge crosses it.
+    no lookahead may fall short of. latch_after: emergencies in a row until the stop stays, 0:
+    never; by default as many as the lookahead has steps, within which the plant should have
+    recovered, and 0 for a plant that no constant action keeps: a latched stop would lose it.
+    reserve: the share of a signal's range by which barriers and lookahead stay away from its hard
+    limits, for what the model does not know; with 0, a plant that is disturbed at the very edge
+    crosses it.
     """
     plant = world.plant
     if not 0.0 <= reserve < 1.0:
@@ -122,7 +124,8 @@ def constraint_text(
             lines += [f"  steps: {lookahead}", f"  backup: {backup}", "  rows:"]
             indent = "    "
         lines += [indent + row for row in rows]
-    latch_after = lookahead or LOOKAHEAD if latch_after is None else latch_after
+    if latch_after is None:
+        latch_after = (lookahead or LOOKAHEAD) * getattr(plant, "rests", True)
     return "\n".join([*lines, f"latch_after: {latch_after}"]) + "\n"
 
 

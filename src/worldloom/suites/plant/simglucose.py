@@ -106,6 +106,7 @@ class Simglucose(Plant):
     horizon: int = 480
     step_seconds: float = 180.0
     response: int = 20  # an hour, for insulin to come from under the skin
+    rests: bool = False  # without insulin nobody lives, and any other dose is too much some day
 
     def physics(self) -> Care:
         plain = Care()
