@@ -14,9 +14,10 @@ from worldloom.suites.plant.evaluate import Trajectories, spurious_trips, unsafe
 from worldloom.suites.plant.plant import play_episodes
 from worldloom.suites.plant.safety import constraints_for
 
+BLIND = pytest.mark.xfail(reason="its model knows nothing of the insulin that is under way")
 PLANTS = (
     "reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark", "dmsd",
-    "simglucose",
+    pytest.param("simglucose", marks=BLIND),
 )  # fmt: skip
 # As the data are logged; and too eager, too weak, shaky, and the wrong way round.
 CONTROLLERS = TUNINGS | {
