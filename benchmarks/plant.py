@@ -80,8 +80,9 @@ class Sizes:
     cases: int = 1_000_000
     filter_batch: int = 1024
     filter_repeats: int = 1000
-    # A linear barrier, an integrated model, and all that a reactor's bundle holds
-    filtered: tuple[str, ...] = ("linear", "reactor", "shipped")
+    # A linear barrier, an integrated model, and all that a reactor's bundle holds: at states of
+    # all kinds, and at usual ones
+    filtered: tuple[str, ...] = ("linear", "reactor", "shipped", "accepted")
     # Serving
     served_updates: int = 2_000
     load_seconds: float = 20.0
@@ -305,8 +306,10 @@ def safety(sizes: Sizes, record: Record) -> None:
         raw["cost"][name] = cost
         record.note(f"  {name}: the filter adds {cost['overhead']:.1%} to the policy's time")
         record.save()
-    record.result["ratios"]["filter_time_share"] = raw["cost"]["linear"]["overhead"]
-    for name in sizes.filtered:
+    figures = {"linear": "filter", "shipped": "shipped_filter", "accepted": "accepted_filter"}
+    for name in [name for name in figures if name in raw["cost"]]:
+        record.result["ratios"][f"{figures[name]}_time_share"] = raw["cost"][name]["overhead"]
+    for name in [name for name in sizes.filtered if name != "accepted"]:
         raw["attacks"][name] = attacks = plant_safety.attacks(name, sizes.cases)
         violations = sum(row["violations"] for row in attacks.values())
         record.note(f"  {name}: {violations} violations in {sizes.cases:,} cases of each adversary")

@@ -217,14 +217,13 @@ def _count(
     executed = ~report.emergency
     bounds = np.isin(kinds, ("box", "rate")) & hard
     proposed = validate_constraints(state, asked, constraints).margins
-    # At 0 or more there is no doubt that a proposal is safe; soft state rows are no matter of
-    # actions. An emergency does not excuse: who always stops would pass every other count.
-    matters = (kinds != "state") | hard
+    # At 0 or more there is no doubt that a proposal is safe, whatever soft rows say. An emergency
+    # does not excuse: who always stops would pass every other count.
     calm = report.input_finite & ~report.latched
-    safe = (proposed >= 0.0)[matters].all() & calm
+    safe = (jnp.isfinite(proposed) & (proposed >= 0.0))[hard].all() & calm
     return counts.replace(
         cases=counts.cases + 1,
-        violations=counts.violations + (executed & (low | jnp.isnan(margins))[hard].any()),
+        violations=counts.violations + (executed & (low | ~jnp.isfinite(margins))[hard].any()),
         unbounded=counts.unbounded + (low[bounds].any() | ~jnp.isfinite(action).all()),
         altered=counts.altered + (safe & (action != asked).any()),
         unfinished=counts.unfinished + (~report.input_finite & ~report.emergency),

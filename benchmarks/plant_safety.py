@@ -78,13 +78,27 @@ def shipped_plant() -> tuple[SafetyConstraints, Any]:
     return constraints_for(make().base), _anywhere(Reactor())
 
 
+def accepted_plant() -> tuple[SafetyConstraints, Any]:
+    """The same where episodes start, and where no proposal is to be changed."""
+    from worldloom.suites.plant.reactor import make
+
+    world = make().base
+    constraints, _ = shipped_plant()
+    return constraints, lambda key: world.reset(key, world.params)[1].obs
+
+
 def _anywhere(plant: Any) -> Any:
     low = jnp.asarray([s.low for s in plant.observation], jnp.float32)
     high = jnp.asarray([s.high for s in plant.observation], jnp.float32)
     return lambda key: low + (high - low) * draws.uniform(key, low.shape)
 
 
-PLANTS = {"linear": linear_plant, "reactor": reactor_plant, "shipped": shipped_plant}
+PLANTS = {
+    "linear": linear_plant,
+    "reactor": reactor_plant,
+    "shipped": shipped_plant,
+    "accepted": accepted_plant,
+}
 
 
 def filter_cost(plant: str = "linear", batch: int = 1024, repeats: int = REPEATS) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from worldloom.replay import dataset_files
 from worldloom.replay.dataset import Dataset, hold_out
 from worldloom.suites.plant import dmsd, simglucose
 from worldloom.suites.plant.datasets import DataQuality, episode_returns, make_data
-from worldloom.suites.plant.evaluate import PlantEvaluator
+from worldloom.suites.plant.evaluate import PlantEvaluator, unsafe_steps
 from worldloom.suites.plant.safety import constraints_for
 from worldloom.training.loops.offline import OfflineLoop
 from worldloom.training.machine import use_compilation_cache
@@ -297,7 +297,8 @@ def plant_table(
 ) -> list[dict[str, Any]]:
     """A row for each plant, quality of data and algorithm: returns with and without the filter.
 
-    `violated` is the share of steps in which some hard limit is crossed, of `violated_soft` any.
+    `violated` is the share of steps in which some hard limit is crossed, of `violated_soft` any;
+    see `unsafe_steps`.
     """
     use_compilation_cache()
     rows = [] if rows is None else rows
@@ -321,6 +322,7 @@ def plant_table(
                     "filtered": float(scored.filtered.returns.mean()),
                     "interventions": scored.filtered.interventions,
                     "emergencies": scored.filtered.emergencies,
+                    "spurious_trips": scored.spurious_trips,
                     "updates": look.updates,
                     "rows": data.size,
                     "episodes": episodes,
@@ -343,10 +345,7 @@ def plant_table(
 
 def violations(trajectories: Any, hard: np.ndarray, way: str) -> dict[str, float]:
     """The shares of steps in which a hard limit, and in which any limit is crossed."""
-    alive = np.asarray(trajectories.alive)
-    crossed = (np.asarray(trajectories.margins) < 0.0) & alive[..., None]
-    steps = max(int(alive.sum()), 1)
     return {
-        f"violated_{way}": float(crossed[..., hard].any(-1).sum() / steps),
-        f"violated_soft_{way}": float(crossed.any(-1).sum() / steps),
+        f"violated_{way}": float(unsafe_steps(trajectories, hard).mean()),
+        f"violated_soft_{way}": float(unsafe_steps(trajectories, np.ones_like(hard)).mean()),
     }

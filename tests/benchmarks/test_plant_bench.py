@@ -244,7 +244,8 @@ def test_the_table_has_every_plant():
 
 def test_the_filter_is_measured_and_attacked_on_every_plant(monkeypatch, tmp_path):
     def cost(plant, batch, repeats):
-        return {"plant": plant, "batch": batch, "overhead": 0.2 if plant == "linear" else 0.9}
+        overhead = {"linear": 0.2, "shipped": 20.0, "accepted": 0.3}.get(plant, 0.9)
+        return {"plant": plant, "batch": batch, "overhead": overhead}
 
     def attacks(plant, cases):
         return {"bang_bang": {"cases": cases, "violations": 0}}
@@ -253,9 +254,13 @@ def test_the_filter_is_measured_and_attacked_on_every_plant(monkeypatch, tmp_pat
     monkeypatch.setattr(plant_safety, "attacks", attacks)
     record = plant.run(plant.Sizes(), ["safety"], tmp_path / "plant.json", "line", quick=False)
     assert record.result["errors"] == {}
-    assert record.result["ratios"]["filter_time_share"] == 0.2
+    ratios = record.result["ratios"]
+    assert ratios["filter_time_share"] == 0.2
+    assert ratios["shipped_filter_time_share"] == 20.0  # beside it, what is really executed
+    assert ratios["accepted_filter_time_share"] == 0.3
     raw = record.result["raw"]["safety"]
-    assert set(raw["cost"]) == set(raw["attacks"]) == set(plant_safety.PLANTS)
+    assert set(raw["cost"]) == set(plant_safety.PLANTS)
+    assert set(raw["attacks"]) == set(plant_safety.PLANTS) - {"accepted"}  # the shipped one again
     assert raw["attacks"]["reactor"]["bang_bang"]["cases"] == 1_000_000
     assert "The safety filter" in "".join(plant_bench.sections(record.result["raw"]))
 

@@ -124,6 +124,15 @@ def test_weights_of_a_learned_model_are_leaves():
         ({"state": [StateRow("y", [1.0], 0.0)]}, "row y: 1 weights; there are 3 signals"),
         ({"state": [StateRow("y", [1.0, 0.0, np.inf], 0.0)]}, "row y: .*not finite"),
         ({"state": [StateRow("y", [1.0, 0.0, 0.0], 0.0, scale=0.0)]}, "scale=0"),
+        ({"linear": [LinearRow("x", [1e39, 0.0], 0.0)]}, "row x: .*not finite.*float32"),
+        ({"linear": [LinearRow("x", [1.0, 0.0], -1e39)]}, "row x: .*not finite"),
+        ({"linear": [LinearRow("x", [1e-50, 0.0], -1e-60)]}, "row x: .*float32"),
+        ({"linear": [LinearRow("x", [3e38, 3e38], 0.0)]}, "row x: scale=6e.38"),
+        ({"state": [StateRow("y", [1.0, 0.0, 0.0], 0.0, scale=1e39)]}, "row y: scale=1e.39"),
+        ({"rate": {0: 1e39}}, "rate of u0: 1e.39"),
+        ({"deviations": 1e39}, "deviations: 1e.39"),
+        ({"barriers": [Barrier("b", [1, 0, 0], 1.0, disturbance=1e39)], "model": linear_model},
+         "disturbance=1e.39"),
         ({"barriers": [FIRST]}, "model: None"),
         ({"barriers": [Barrier("b", [1, 0, 0], 1.0, gamma=0.0)], "model": linear_model}, "gamma=0"),
         ({"barriers": [Barrier("b", [1, 0, 0], 1.0, disturbance=-1.0)], "model": linear_model},
@@ -132,7 +141,7 @@ def test_weights_of_a_learned_model_are_leaves():
         ({"lookahead": [StateRow("l", [1, 0, 0], 1.0)], "model": linear_model}, "horizon: 0"),
         ({"horizon": 3}, "horizon: 3"),
         ({"passes": 0}, "passes: 0"),
-        ({"sweeps": 0}, "sweeps: 0"),
+        ({"pivots": 0}, "pivots: 0"),
         ({"latch_after": -1}, "latch_after: -1"),
         ({"deviations": -1.0}, "deviations: -1"),
         ({"actuators": ["one"]}, "actuators: 1 names"),
@@ -144,3 +153,11 @@ def test_constraints_that_make_no_sense_are_refused_in_one_line(changes, words):
         make_constraints(3, **options)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("safety constraints: ")
+
+
+def test_a_row_of_tiny_numbers_is_held_as_exactly_as_any():
+    """u <= 0 in another unit: the tolerance is a share of the row, and not of 1."""
+    made = make_constraints(1, [0.0], linear=[LinearRow("x", [1e-12], 0.0)])
+    state = ControlState(jnp.zeros(1), initial_memory(made))
+    assert not validate_constraints(state, jnp.ones(1), made).is_safe
+    assert validate_constraints(state, -jnp.ones(1), made).is_safe

@@ -8,7 +8,9 @@ from safety_plants import many_rows, mixed_rows, one_row, oracle_margins
 
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety import (
+    Barrier,
     ControlState,
+    StateRow,
     after_emergency,
     clear_override,
     emergency_action,
@@ -111,6 +113,30 @@ def test_anything_that_is_not_finite_leads_to_a_finite_emergency_action(
     assert bool(report.is_safe) == (where != "obs")  # of an unknown state nothing is known
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("weight", [1.0, -1.0, 0.0])
+def test_a_prediction_that_is_not_finite_is_a_crossed_row(memory, bad, weight):
+    """An infinity is no room, whatever its sign and wherever in the lookahead it appears."""
+    far = Barrier("far", [weight, 0.0, -1.0], 9.0, gamma=1.0)
+    at_once = one_row(model=lambda obs, u: obs.at[0].set(bad), barriers=[far])
+    later = one_row(
+        model=lambda obs, u: jnp.stack([jnp.where(obs[1] > 1.5, bad, 0.0), obs[1] + 1.0, obs[2]]),
+        barriers=[], lookahead=[StateRow("far", [weight, 0.0, -1.0], 9.0)], horizon=4,
+    )  # fmt: skip
+    for made in (at_once, later):
+        action, report = run(jnp.asarray([0.1, 0.1]), ControlState(ORIGIN, memory), made)
+        assert report.emergency & report.infeasible & ~report.is_safe
+        np.testing.assert_allclose(action, [-0.4, 0.0], atol=1e-7)
+        assert np.isneginf(report.margins_after[-1])
+
+
+def test_a_state_too_large_for_a_hard_row_is_no_room(memory):
+    trip = one_row(state=[StateRow("trip", [0.0, 0.0, 100.0], 1.0)])
+    state = ControlState(jnp.asarray([0.0, 0.0, 3e38]), memory)
+    _, report = run(jnp.asarray([0.1, 0.1]), state, trip)
+    assert report.emergency & report.input_finite & ~report.is_safe
+
+
 def test_the_stop_latches_after_emergencies_in_a_row_and_stays_until_it_is_reset(
     constraints, memory
 ):
@@ -186,13 +212,16 @@ def test_a_hard_state_row_trips_and_a_soft_one_only_reports():
     assert report.active == -1
 
 
-def test_a_soft_row_bends_the_action_where_that_costs_no_hard_one():
+def test_a_soft_row_is_an_alarm_and_changes_no_action():
     soft = mixed_rows()
     memory = initial_memory(soft, jnp.asarray([0.3, 0.3]))
-    action, report = run(jnp.asarray([0.55, 0.65]), ControlState(ORIGIN, memory), soft)
-    np.testing.assert_allclose(action, [0.35, 0.45], atol=1e-5)
-    assert soft.names[int(report.active)] == "linear:total"
-    assert report.projected & report.is_safe
+    proposed = jnp.asarray([0.75, 0.65])
+    action, report = run(proposed, ControlState(ORIGIN, memory), soft)
+    np.testing.assert_array_equal(action, proposed)
+    assert report.is_safe & ~report.intervened & ~report.emergency
+    assert report.active == -1
+    crossed = {name for name, m in zip(soft.names, report.margins_after, strict=True) if m < 0.0}
+    assert crossed == {"rate:u0", "linear:total"}
 
 
 def test_a_soft_row_gives_way_to_a_hard_one():

@@ -13,6 +13,7 @@ from worldloom.safety import (
     TOLERANCE,
     ControlState,
     filter_action,
+    filter_batch,
     initial_memory,
     reset_latch,
     validate_constraints,
@@ -112,10 +113,7 @@ def test_safe_actions_pass_bit_by_bit(name):
     c = MADE[name]
     proposed, state = cases(c, seed=1, reach=0.9)
     action, report = many(proposed, state, c)
-    kinds = np.asarray(c.kinds)
-    trips = (kinds == "state") & np.asarray(c.hard)
-    matters = (kinds != "state") | trips
-    safe = (np.asarray(report.margins_before)[:, matters] >= 0.0).all(-1)
+    safe = (np.asarray(report.margins_before)[:, np.asarray(c.hard)] >= 0.0).all(-1)
     assert safe.sum() > 500
     same = np.asarray(action).view(np.uint32) == np.asarray(proposed).view(np.uint32)
     assert same[safe].all()
@@ -151,7 +149,7 @@ def test_one_barrier_row_is_projected_to_the_nearest_action():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(MADE))
 def test_one_by_one_compiled_or_not_and_in_a_batch_are_the_same(name):
-    c = MADE[name].replace(sweeps=3)  # a loop that is not compiled takes its time
+    c = MADE[name].replace(pivots=6)  # a loop that is not compiled takes its time
     proposed, state = cases(c, 64, seed=5)
     actions, reports = many(proposed, state, c)
     for i in range(24):
@@ -168,15 +166,37 @@ def test_one_by_one_compiled_or_not_and_in_a_batch_are_the_same(name):
         np.testing.assert_allclose(report.margins_after, reports.margins_after[i], atol=1e-5)
 
 
-def test_the_program_has_no_branches_and_calls_nobody():
+def test_the_program_branches_for_the_whole_batch_alone_and_calls_nobody():
     c = MADE["one_row"]
     proposed, state = cases(c, 8)
-    text = str(
-        jax.make_jaxpr(lambda p, s: jax.vmap(filter_action, (0, 0, None))(p, s, c))(proposed, state)
-    )
-    assert "callback" not in text
-    assert "cond[" not in text
-    assert "while" not in text  # every loop is of a length that is known beforehand
+    rows = jax.vmap(filter_action, (0, 0, None))
+    for run, branches in ((rows, 0), (filter_batch, 2)):
+        text = str(jax.make_jaxpr(lambda p, s, run=run: run(p, s, c))(proposed, state))
+        assert "callback" not in text
+        assert text.count("cond[") == branches
+        assert "while" not in text  # every loop is of a length that is known beforehand
+
+
+@pytest.mark.parametrize("name", ["mixed_rows", pytest.param("many_rows", marks=SLOW)])
+def test_a_batch_gets_what_every_row_would_get_alone(name):
+    """Whichever branch is taken: all accepted, one that is not, one that is stopped."""
+    c = MADE[name]
+    proposed, state = cases(c, 64, seed=8, reach=0.9)
+    expected = many(proposed, state, c)
+    batched = jax.jit(filter_batch)
+    settled = np.flatnonzero(~np.asarray(expected[1].intervened | expected[1].emergency))[:4]
+    assert len(settled) == 4
+    changed = int(np.flatnonzero(np.asarray(expected[1].intervened))[0])
+    for rows in (settled, [*settled[:3], changed], np.arange(64)):
+        for latched in (False, True):
+            rows = np.asarray(rows)
+            part = jax.tree.map(lambda x, rows=rows: x[rows], (proposed, state))
+            stop = part[1].memory.latched.at[1].set(latched)
+            held = part[1].replace(memory=part[1].memory.replace(latched=stop))
+            one_by_one, together = (run(part[0], held, c) for run in (many, batched))
+            assert bool(together[1].emergency[1]) or not latched
+            for mine, other in zip(*map(jax.tree.leaves, (together, one_by_one)), strict=True):
+                np.testing.assert_allclose(mine, other, atol=1e-6)
 
 
 @pytest.mark.parametrize("tightened", ["box", "rate", "barrier"])

@@ -31,7 +31,7 @@ def exported(small_plant, compiled_once, tmp_path_factory):
         3, [0.0, -0.5], rate={0: 0.5}, linear=[LinearRow("supply", [1.0, 1.0], 1.2)],
         barriers=[Barrier("first", [-1.0, 0.0, 0.0], 2.0, gamma=0.5)],
         lookahead=[StateRow("second", [0.0, -1.0, 0.0], 20.0)], horizon=4,
-        model=small_plant.constraints.model, sweeps=10,
+        model=small_plant.constraints.model, pivots=10,
     )  # fmt: skip
     return export_bundle(
         tmp_path_factory.mktemp("onnx") / "bundle", small_plant.policy, constraints,

@@ -4,7 +4,7 @@
     box:
       jacket_setpoint: {low: 12 degC, high: 315 K}        # narrower than the actuator's range
     rate:
-      jacket_setpoint: {at_most: 100 K/min, hard: false}  # or in a step: 10 K
+      jacket_setpoint: {at_most: 100 K/min, hard: false}  # or in a step: 10 K; here an alarm
     linear:
       supply: {of: {feed: 1, bypass: 1}, at_most: 150 L/min}
     state:                                                # hard: crossed means emergency
@@ -19,9 +19,10 @@
     deviations: 2        # of an ensemble, taken off its mean
     latch_after: 3       # emergencies in a row
 
-Only `emergency` must be there. A box is always hard; a soft one is written as rows of a single
-actuator, `linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. Every unit is checked
-against that of the signal. Every mistake is a ValueError of one line: file, key, what is wrong and
+Only `emergency` must be there. What is not hard is an alarm: it is reported where it is crossed,
+and changes no action. A box is always hard; an alarm is written as a row of a single actuator,
+`linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. Every unit is checked against
+that of the signal. Every mistake is a ValueError of one line: file, key, what is wrong and
 what to do.
 """
 
@@ -243,11 +244,11 @@ class _File:
         )
         for name, node in self.part("linear").items():
             entry = node.entries(ROW_KEYS)
-            weights, bound, sign, scale = self.sum(node, entry, self.actuators, "actuator")
+            weights, bound, sign, _ = self.sum(node, entry, self.actuators, "actuator")
             # Physical values are (low + high) / 2 + u (high - low) / 2.
             shares = sign * weights * (high - low) / 2.0
             rest = sign * (bound - float(weights @ (low + high)) / 2.0)
-            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry), scale)
+            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry))
 
     # Signals -------------------------------------------------------------------------------------
 

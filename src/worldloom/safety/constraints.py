@@ -12,7 +12,7 @@ Every constraint is a row with a signed margin, below 0 where it is crossed. In 
 
 What a filter that holds these rows promises, and under which assumptions:
 
-* box, rate and linear rows of every action that is not an emergency action: always, to
+* hard box, rate and linear rows of every action that is not an emergency action: always, to
   `TOLERANCE`. Emergency actions keep box and hard rates (where the box cannot be reached in one
   step, the rates alone).
 * barrier: of the model's next observation, always, to `TOLERANCE`. Of the plant's, if the
@@ -21,8 +21,11 @@ What a filter that holds these rows promises, and under which assumptions:
   h(x_t) >= (1 - gamma)^t h(x_0) as long as no emergency action was needed: a plant that starts
   within the limit stays there.
 * lookahead: N steps, under the model, if the backup policy does take over.
-* soft rows and emergency actions: nothing. A soft row is obeyed where all soft rows can be obeyed
-  together with the hard ones. An emergency action is what is left when nothing better can be found.
+* soft rows: that they never change an action. They are alarms: what crosses one is reported. A
+  soft row that bends actions can throttle the very controller that keeps an unstable plant.
+* emergency actions: nothing. One is what is left when nothing better can be found.
+
+All numbers are held in float32, and checked as such: what it cannot hold is refused.
 
 Actions are in [-1, 1] (shares of the actuators' ranges), observations in physical units.
 """
@@ -44,6 +47,8 @@ from worldloom.safety.reductions import sum_last
 # would be decided by rounding. The filter itself asks for half, so that whoever computes a margin
 # in another program or precision still finds it within the whole.
 TOLERANCE = 1e-5
+PIVOTS = 6  # for each actuator and one more: see `project`
+FLOAT32 = " in float32, between 1e-38 and 3e38"
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class SafetyConstraints(struct.PyTreeNode):
     hard: tuple[bool, ...] = struct.field(pytree_node=False)  # of C rows
     horizon: int = struct.field(pytree_node=False)  # N, steps of the lookahead
     passes: int = struct.field(pytree_node=False)  # linearisations of the model in a projection
-    sweeps: int = struct.field(pytree_node=False)  # over the rows, where there is more than one
+    pivots: int = struct.field(pytree_node=False)  # rows taken up or let go of in a projection
     searches: int = struct.field(pytree_node=False)  # points tried towards the emergency action
 
     @property
@@ -159,7 +164,7 @@ def make_constraints(
     deviations: float = 2.0,
     latch_after: int = 3,
     passes: int = 2,
-    sweeps: int = 40,
+    pivots: int | None = None,
     searches: int | None = None,
     actuators: Sequence[str] | None = None,
 ) -> SafetyConstraints:
@@ -168,6 +173,7 @@ def make_constraints(
     emergency (m,): the action to fall back to; it must lie in the box. rate: the largest change in
     a step, by the actuator's index. model: a known one gives the next observation (n,), a learned
     ensemble of E gives (E, n); with weights that are to be traced, a `jax.tree_util.Partial`.
+    pivots: of a projection, see `project`; enough for the number of actuators by default.
     searches: how many points between a projection that failed and the emergency action are tried as
     well; 3 where there is a lookahead, whose rows bend, and none elsewhere.
     """
@@ -187,8 +193,8 @@ def make_constraints(
         _check(inside, f"emergency of {name}", f"{emergency[i]:g}", f"it must lie in {bounds}")
     for index, value in rate.items():
         _check(0 <= index < size, "rate", f"actuator {index}", f"there are {size}")
-        fits = bool(np.isfinite(value) and value > 0)
-        _check(fits, f"rate of {given[index]}", f"{value:g}", "it must be above 0")
+        fits = _held(value) and value > 0
+        _check(fits, f"rate of {given[index]}", f"{value:g}", f"it must be above 0{FLOAT32}")
     for index in soft_rates:
         _check(index in rate, "soft_rates", f"actuator {index}", "it has no rate")
     rows = [*linear, *state, *barriers, *lookahead]
@@ -197,21 +203,23 @@ def make_constraints(
         width, of = (size, "actuators") if of_action else (observation_size, "signals")
         count = len(row.weights)
         _check(count == width, what, f"{count} weights", f"there are {width} {of}")
-        finite = bool(np.isfinite([*row.weights, _end(row)]).all())
-        _check(finite, what, "numbers that are not finite", "give finite ones")
-        fits = row.scale is None or bool(np.isfinite(row.scale) and row.scale > 0)
-        _check(fits, what, f"scale={row.scale}", "it must be above 0")
+        finite = _held([*row.weights, _end(row)])
+        _check(finite, what, "numbers that are not finite", f"give finite ones{FLOAT32}")
+        fits = _held(_scale(row)) and _scale(row) > 0
+        _check(fits, what, f"scale={_scale(row):g}", f"it must be above 0{FLOAT32}")
     for row in barriers:
-        _check(0 < row.gamma <= 1, f"barrier {row.name}", f"gamma={row.gamma:g}", "use (0, 1]")
-        fits = bool(np.isfinite(row.disturbance) and row.disturbance >= 0)
+        fits = _held(row.gamma) and 0 < row.gamma <= 1
+        _check(fits, f"barrier {row.name}", f"gamma={row.gamma:g}", "use (0, 1]")
+        fits = _held(row.disturbance) and row.disturbance >= 0
         _check(fits, f"barrier {row.name}", f"disturbance={row.disturbance:g}", "use 0 or more")
     _check(not (barriers or lookahead) or model is not None, "model", "None", "rows need one")
     fits = horizon >= 1 if lookahead else horizon == 0
     _check(fits, "horizon", f"{horizon}", f"there are {len(lookahead)} rows to look ahead for")
-    counts = {"passes": (passes, 1), "sweeps": (sweeps, 1), "latch_after": (latch_after, 0)}
+    pivots = PIVOTS * (size + 1) if pivots is None else pivots
+    counts = {"passes": (passes, 1), "pivots": (pivots, 1), "latch_after": (latch_after, 0)}
     for name, (value, least) in (counts | {"searches": (searches or 0, 0)}).items():
         _check(value >= least, name, f"{value}", f"it must be at least {least}")
-    fits = bool(np.isfinite(deviations) and deviations >= 0)
+    fits = _held(deviations) and deviations >= 0
     _check(fits, "deviations", f"{deviations:g}", "use 0 or more")
 
     made = SafetyConstraints(
@@ -235,7 +243,7 @@ def make_constraints(
         hard=(*[True] * size, *(i not in soft_rates for i in rate), *(row.hard for row in rows)),
         horizon=horizon,
         passes=passes,
-        sweeps=sweeps,
+        pivots=pivots,
         searches=searches if searches is not None else 3 * bool(lookahead),
     )
     labels = tuple(f"{kind}:{name}" for kind, name in zip(made.kinds, made.names, strict=True))
@@ -247,6 +255,17 @@ def make_constraints(
 def _check(holds: bool | np.bool_, what: str, value: str, remedy: str) -> None:
     if not holds:
         raise ValueError(f"safety constraints: {what}: {value}; {remedy}")
+
+
+def _held(values: Any) -> bool:
+    """Whether float32 holds all values: finite, and not 0 where they are not.
+
+    A weight that became infinite or vanished would disarm its row.
+    """
+    values = np.asarray(values, np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        size = np.abs(values.astype(np.float32))
+    return bool((np.isfinite(size) & ((size >= np.finfo(np.float32).tiny) | (values == 0.0))).all())
 
 
 def _floats(values: list[float]) -> Array:
@@ -265,7 +284,7 @@ def _end(row: LinearRow | StateRow) -> float:
 def _scale(row: LinearRow | StateRow) -> float:
     if row.scale is not None:
         return row.scale
-    return max(abs(_end(row)), float(np.abs(row.weights).sum()), 1e-6)
+    return max(abs(_end(row)), float(np.abs(row.weights).sum())) or 1e-6
 
 
 def _as_tree(function: Callable[..., PyTree] | None) -> jax.tree_util.Partial | None:

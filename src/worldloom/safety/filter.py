@@ -1,27 +1,28 @@
 """From an action that somebody wants to the action that is executed.
 
-In this order, for one plant at a time (`jax.vmap` for many), without branches and in constant
-shape:
+In this order, in constant shape; for one plant (`filter_action`), or for a batch of them
+(`filter_batch`), where the search for another action is left out if no plant of the batch needs it:
 
 1. **Finite check.** Any NaN or infinity in the observation, in what the policy proposes, in the
    remembered action or in an active override leads to the emergency action.
 2. **Latch.** After `latch_after` emergency actions in a row the stop stays until `reset_latch`.
    A hard state row that is crossed right now is an emergency as well.
 3. **Human override.** An active one takes the place of what the policy proposes. It is clipped to
-   box and rates and then treated as any proposal: executed as it is where that is safe, projected
-   where it is not, and replaced by the emergency action where nothing else is left. It does not
-   lift a latched stop. So an operator cannot cross a hard limit through the filter; whoever must,
-   has to take the plant out of its hands.
-4. **Accept.** What satisfies every row is executed, bit by bit as it was proposed.
-5. **Project.** Otherwise the nearest action that satisfies all rows, those of a model linearised
-   where it was asked for and again where that led; then the nearest that satisfies the hard rows.
+   box and hard rates and then treated as any proposal: executed as it is where that is safe,
+   projected where it is not, and replaced by the emergency action where nothing else is left. It
+   does not lift a latched stop. So an operator cannot cross a hard limit through the filter;
+   whoever must, has to take the plant out of its hands.
+4. **Accept.** What satisfies every hard row is executed, bit by bit as it was proposed. Soft rows
+   are alarms: the report has their margins, and no action is changed for them.
+5. **Project.** Otherwise the nearest action that satisfies the hard rows, those of a model
+   linearised where it was asked for and again where that led.
 6. **Re-validate** with the model itself. Only what passes is executed. Where nothing does, actions
    on the way to the emergency action are tried, and that one itself.
 7. **Emergency action**: as near to `constraints.emergency` as box and hard rates allow. Only where
    it does not satisfy the hard rows either, or could not be asked, does the report call it one.
-"""
 
-from typing import Any, NamedTuple
+A margin that is not finite, as of a model that predicts an infinity, is that of a crossed row.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +33,9 @@ from jaxtyping import Float
 from worldloom.core.types import Array, Key
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.margins import all_margins, linearise, model_margins, move, reach
-from worldloom.safety.projection import project
+from worldloom.safety.margins import all_margins, model_margins, move, reach
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
-
-ACCEPTED = 0.5  # of the tolerance; see TOLERANCE
-# How much more than the first linearisation missed by the next ones ask for: on a curved row
-# they would otherwise always end just outside.
-CAUTION = 0.1
+from worldloom.safety.search import Asked, Choice, checked, enough, search_action, take_rows
 
 
 class ControlMemory(struct.PyTreeNode):
@@ -184,12 +180,13 @@ def validate_constraints(
 ) -> Validation:
     """How an action stands to every row, in the order of `constraints.names`.
 
-    A row is satisfied where its margin is at least `-constraints.tolerance`.
+    A row is satisfied where its margin is finite and at least `-constraints.tolerance`.
     """
     of_model, _ = model_margins(state.obs, action, constraints)
     margins = all_margins(state.obs, action, state.memory.previous, of_model, constraints)
     hard = np.asarray(constraints.hard)
-    return Validation(margins, all_last(_take(margins >= -constraints.tolerance, hard)))
+    satisfied = jnp.isfinite(margins) & (margins >= -constraints.tolerance)
+    return Validation(margins, all_last(take_rows(satisfied, hard)))
 
 
 def policy_forward(
@@ -211,28 +208,12 @@ def safe_policy_execution(
     constraints apply alike. key: for a policy that explores; None: it does not.
     """
     proposed = policy_forward(policy_params, state, key)
-    run = filter_action
-    for _ in range(state.obs.ndim - 1):
-        run = jax.vmap(run, (0, 0, None))
-    return run(proposed, state, safety_constraints)
-
-
-class _Choice(NamedTuple):
-    """An action, the margins of its model's rows, their uncertainty, and whether it will do."""
-
-    action: Array
-    of_model: Array
-    uncertainty: Array
-    fits: Array
-
-    def otherwise(self, other: "_Choice") -> "_Choice":
-        """This one where it fits, else the other."""
-        return _Choice(
-            jnp.where(self.fits, self.action, other.action),
-            jnp.where(self.fits, self.of_model, other.of_model),
-            jnp.where(self.fits, self.uncertainty, other.uncertainty),
-            self.fits | other.fits,
-        )
+    if state.obs.ndim == 1:
+        return filter_action(proposed, state, safety_constraints)
+    rows = state.obs.shape[:-1]
+    flat, states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(rows) :]), (proposed, state))
+    out = filter_batch(flat, states, safety_constraints)
+    return jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), out)
 
 
 def filter_action(
@@ -242,7 +223,38 @@ def filter_action(
 
     See the module for the order, and `worldloom.safety.constraints` for what it promises.
     """
-    c, obs, memory = constraints, state.obs, state.memory
+    asked = _ask(proposed, state, constraints)
+    choice = _stop(asked, search_action(asked, state.obs, constraints), state.obs, constraints)
+    return _execute(asked, choice, state, constraints)
+
+
+def filter_batch(
+    proposed: Float[Array, "b m"], state: ControlState, constraints: SafetyConstraints
+) -> tuple[Float[Array, "b m"], SafetyReport]:
+    """`filter_action` of every row, at the cost of the rows' margins where all are accepted.
+
+    A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the
+    whole batch decides. What a row gets does not depend on the others.
+    """
+    c = constraints
+    asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
+
+    def search(asked: Asked, obs: Array) -> Choice:
+        return jax.vmap(search_action, (0, 0, None))(asked, obs, c)
+
+    def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
+        return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
+
+    settled = (asked.choice.fits | ~asked.calm).all()
+    choice = jax.lax.cond(settled, lambda asked, obs: asked.choice, search, asked, state.obs)
+    calm = asked.calm.all()
+    choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
+    return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)
+
+
+def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> Asked:
+    """Steps 1 to 4 of the module: what is asked for, and whether it can be accepted."""
+    obs, memory = state.obs, state.memory
     finite = (
         all_last(jnp.isfinite(obs))
         & all_last(jnp.isfinite(proposed))
@@ -250,54 +262,47 @@ def filter_action(
         & (all_last(jnp.isfinite(memory.override)) | ~memory.overriding)
     )
     previous = _or_emergency(memory.previous, c)
-    low, high = reach(previous, c)
-    target = jnp.where(memory.overriding, jnp.clip(memory.override, low, high), proposed)
-
+    override = jnp.clip(memory.override, *reach(previous, c))
+    target = jnp.where(memory.overriding, override, proposed)
     value, uncertainty = model_margins(obs, target, c)
-    asked = _Choice(target, value, uncertainty, jnp.asarray(True))
-    hard = np.asarray(c.hard)
-    everything = _Stage(np.ones_like(hard), low, high)
-    accept = everything.satisfied(asked, c)
-    choice = asked._replace(fits=accept)
-    nearest, last = everything.nearest(asked, obs, c)
-    choice = choice.otherwise(nearest)
-    strict = everything
-    if not hard.all():
-        strict = _Stage(hard, *reach(previous, c, soft=False))
-        choice = choice.otherwise(asked._replace(fits=strict.satisfied(asked, c)))
-        nearest, last = strict.nearest(asked, obs, c)
-        choice = choice.otherwise(nearest)
-    towards = strict.towards(move(previous, c.emergency, c), last, obs, c)
-    for point in towards:
-        choice = choice.otherwise(point)
+    choice = Choice(target, value, uncertainty, jnp.asarray(True))
+    margins = all_margins(obs, target, previous, value, c)
+    trips = (np.asarray(c.kinds) == "state") & np.asarray(c.hard)
+    calm = finite & ~memory.latched & all_last(enough(take_rows(margins, trips), c, trips))
+    return Asked(checked(choice, previous, c), margins, previous, finite, calm)
 
-    kinds = np.asarray(c.kinds)
-    trips = (kinds == "state") & hard
-    before = all_margins(obs, target, previous, value, c)
-    tripped = ~all_last(_take(before, trips) >= -ACCEPTED * _take(c.tolerance, trips))
-    calm = finite & ~memory.latched & ~tripped
-    infeasible = calm & ~choice.fits
-    emergency = ~(calm & choice.fits)
-    stop = towards[-1]._replace(fits=emergency)
-    action, of_model, uncertainty, _ = stop.otherwise(choice)
 
-    before = jnp.where(finite & ~jnp.isnan(before), before, -jnp.inf)
-    after = all_margins(obs, action, previous, of_model, c)
+def _stop(asked: Asked, choice: Choice, obs: Array, c: SafetyConstraints) -> Choice:
+    """The choice, or the emergency action where nobody is asked for one."""
+    fallback = move(asked.previous, c.emergency, c)
+    stop = Choice(fallback, *model_margins(obs, fallback, c), choice.fits)
+    return choice._replace(fits=asked.calm).otherwise(stop)._replace(fits=choice.fits)
+
+
+def _execute(
+    asked: Asked, choice: Choice, state: ControlState, c: SafetyConstraints
+) -> tuple[Array, SafetyReport]:
+    """The chosen action and the report on it."""
+    obs, memory, target, finite = state.obs, state.memory, asked.choice.action, asked.finite
+    action, of_model, uncertainty, fits = choice
+    emergency = ~(asked.calm & fits)
+    kinds, hard = np.asarray(c.kinds), np.asarray(c.hard)
+    before = jnp.where(finite & jnp.isfinite(asked.margins), asked.margins, -jnp.inf)
+    after = all_margins(obs, action, asked.previous, of_model, c)
     known = all_last(jnp.isfinite(obs)) | np.isin(kinds, ("box", "rate", "linear"))
-    after = jnp.where(known & ~jnp.isnan(after), after, -jnp.inf)
+    after = jnp.where(known & jnp.isfinite(after), after, -jnp.inf)
     intervened = ~all_last(action == target)
-    # No action could have changed a state row; a soft one that is crossed is an alarm and no cause.
-    alarm = (kinds == "state") & ~hard
-    worst = argmin_last(jnp.where(alarm, jnp.inf, before / c.scale))
+    # A soft row that is crossed is an alarm and no cause.
+    worst = argmin_last(jnp.where(hard, before / c.scale, jnp.inf))
     caused = (intervened | emergency) & finite & ~memory.latched
     report = SafetyReport(
-        is_safe=all_last(_take(after >= -c.tolerance, hard)),
+        is_safe=all_last(take_rows(after >= -c.tolerance, hard)),
         margins_before=before,
         margins_after=after,
         active=jnp.where(caused, worst, -1),
         intervened=intervened,
         projected=intervened & ~emergency,
-        infeasible=infeasible,
+        infeasible=asked.calm & ~fits,
         emergency=emergency,
         latched=memory.latched,
         overridden=memory.overriding & ~emergency,
@@ -308,84 +313,3 @@ def filter_action(
         memory=_remember(memory, action, emergency, c),
     )
     return action, report
-
-
-def _take(values: Array, rows: np.ndarray) -> Array:
-    """Those of the values (C, ...) whose rows, a mask (C,), are wanted."""
-    return values if rows.all() else values[np.flatnonzero(rows)]
-
-
-class _Stage(NamedTuple):
-    """The rows that are to be satisfied, a mask (C,), and what box and rates allow."""
-
-    rows: np.ndarray
-    low: Array
-    high: Array
-
-    def satisfied(self, choice: _Choice, c: SafetyConstraints) -> Array:
-        """Whether an action satisfies box, rates, and the linear and model rows."""
-        u = choice.action
-        inside = all_last((u >= self.low) & (u <= self.high))
-        general = np.isin(c.kinds, ("linear", "barrier", "lookahead"))
-        margins = jnp.concatenate([c.linear(u), choice.of_model])
-        enough = margins >= -ACCEPTED * _take(c.tolerance, general)
-        return inside & all_last(_take(enough, self.rows[general]))
-
-    def nearest(self, asked: _Choice, obs: Array, c: SafetyConstraints) -> tuple[_Choice, Array]:
-        """The nearest action to what was asked for that satisfies the stage's rows.
-
-        And the last one (m,) that was tried.
-        """
-        kinds = np.asarray(c.kinds)
-        linear = self.rows[kinds == "linear"]
-        modelled = self.rows[np.isin(kinds, ("barrier", "lookahead"))]
-
-        def projected(point: Array, value: Array, slope: Array, more: Array) -> Array:
-            # value + slope (u - point) >= more, as rows @ u <= bounds
-            bounds = value - sum_last(slope * point) - more
-            rows = jnp.concatenate([-_take(c.linear.weights, linear), -_take(slope, modelled)])
-            bounds = jnp.concatenate([_take(c.linear.offset, linear), _take(bounds, modelled)])
-            return project(asked.action, rows, bounds, self.low, self.high, c.sweeps)
-
-        def nearer(best: _Choice, far: Array, u: Array, value: Array, uncertainty: Array):
-            tried = _Choice(u, value, uncertainty, jnp.asarray(True))
-            distance = sum_last((u - asked.action) ** 2)
-            better = self.satisfied(tried, c) & (distance < far)
-            return tried._replace(fits=better).otherwise(best), jnp.where(better, distance, far)
-
-        def linearised(_: Array, carry: Any) -> Any:
-            u, expected, more, best, far = carry
-            value, slope, uncertainty = linearise(obs, u, c)
-            best, far = nearer(best, far, u, value, uncertainty)
-            more = jnp.maximum(more, CAUTION * jnp.maximum(expected - value, 0.0))
-            following = projected(u, value, slope, more)
-            return following, value + sum_last(slope * (following - u)), more, best, far
-
-        none = jnp.zeros_like(asked.of_model)
-        best = asked._replace(fits=jnp.asarray(False))
-        far = jnp.asarray(jnp.inf, obs.dtype)
-        if modelled.any():
-            # A loop, also of two passes: in one piece XLA would compute a projection anew for each
-            # number that the model makes of it, dozens of times.
-            carry = (asked.action, none - jnp.inf, none, best, far)
-            u, *_, best, far = jax.lax.fori_loop(0, c.passes, linearised, carry)
-        else:
-            u = projected(asked.action, none, jnp.zeros((len(none), len(asked.action))), none)
-        value, uncertainty = model_margins(obs, u, c)
-        return nearer(best, far, u, value, uncertainty)[0], u
-
-    def towards(
-        self, fallback: Array, last: Array, obs: Array, c: SafetyConstraints
-    ) -> list[_Choice]:
-        """Actions from the last one tried (m,) to the fallback (m,), which comes last.
-
-        Where a row bends too much for its slopes, some of these still satisfy it.
-        """
-        count = c.searches + 1
-        shares = jnp.arange(count, dtype=last.dtype)[::-1] / count
-        points = jnp.clip(fallback + shares[:, None] * (last - fallback), self.low, self.high)
-        points = jnp.concatenate([points[:-1], fallback[None]])
-        margins, uncertainties = jax.vmap(lambda u: model_margins(obs, u, c))(points)
-        no = jnp.asarray(False)
-        made = [_Choice(points[i], margins[i], uncertainties[i], no) for i in range(count)]
-        return [choice._replace(fits=self.satisfied(choice, c)) for choice in made]

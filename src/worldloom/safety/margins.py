@@ -14,14 +14,13 @@ LEAST_VARIANCE = 1e-12
 
 
 def reach(
-    previous: Float[Array, " m"], constraints: SafetyConstraints, *, soft: bool = True
+    previous: Float[Array, " m"], constraints: SafetyConstraints
 ) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-    """The lowest and highest actions that box and rates allow after `previous`.
+    """The lowest and highest actions that box and hard rates allow after `previous`.
 
-    soft: whether the soft rates count. Where the box cannot be reached in one step, low is above
-    high and nothing is allowed.
+    Where the box cannot be reached in one step, low is above high and nothing is allowed.
     """
-    step = _steps(constraints, soft=soft)
+    step = _steps(constraints)
     low = jnp.maximum(constraints.low, previous - step)
     return low, jnp.minimum(constraints.high, previous + step)
 
@@ -33,17 +32,17 @@ def move(
 
     Where these contradict each other the rate is kept: the actuator is on its way to its box.
     """
-    step = _steps(constraints, soft=False)
+    step = _steps(constraints)
     target = jnp.clip(target, constraints.low, constraints.high)
     return jnp.clip(target, previous - step, previous + step)
 
 
-def _steps(constraints: SafetyConstraints, *, soft: bool) -> Array:
-    """The largest change (m,) of each actuator; infinite where there is no rate."""
+def _steps(constraints: SafetyConstraints) -> Array:
+    """The largest change (m,) of each actuator; infinite where there is no hard rate."""
     first = constraints.action_size
     steps = [jnp.asarray(jnp.inf, constraints.rate.dtype)] * first
     for k, actuator in enumerate(constraints.rated):
-        if soft or constraints.hard[first + k]:
+        if constraints.hard[first + k]:
             steps[actuator] = constraints.rate[k]
     return jnp.stack(steps)
 
@@ -53,7 +52,8 @@ def model_margins(
 ) -> tuple[Float[Array, " K"], Float[Array, " H"]]:
     """Margins of barriers and lookahead, and the ensemble's deviations of h.
 
-    A known model has no deviation.
+    A known model has no deviation. What a model cannot say, because it is not finite, has a margin
+    of -inf: so much of a signal is no room.
     """
     c = constraints
     if c.model is None:
@@ -79,11 +79,12 @@ def model_margins(
 
 def _pessimistic(values: Array, c: SafetyConstraints) -> tuple[Array, Array]:
     """Mean less `deviations` standard deviations (R,) of members' values (E, R), and those."""
-    if values.shape[0] == 1:
-        return values[0], jnp.zeros_like(values[0])
-    mean = _mean(values)
-    deviation = jnp.sqrt(_mean((values - mean) ** 2) + LEAST_VARIANCE)
-    return mean - c.deviations * deviation, deviation
+    mean, deviation = values[0], jnp.zeros_like(values[0])
+    if values.shape[0] > 1:
+        mean = _mean(values)
+        deviation = jnp.sqrt(_mean((values - mean) ** 2) + LEAST_VARIANCE)
+        mean = mean - c.deviations * deviation
+    return jnp.where(jnp.isfinite(mean), mean, -jnp.inf), deviation
 
 
 def _mean(members: Array) -> Array:

@@ -7,7 +7,7 @@ import pytest
 
 from worldloom.core import draws
 from worldloom.safety import ControlState, filter_action, initial_memory, validate_constraints
-from worldloom.suites.plant import hvac, reactor
+from worldloom.suites.plant import hvac, pipeline, reactor
 from worldloom.suites.plant.controllers import without_memory
 from worldloom.suites.plant.safety import (
     constraint_text,
@@ -74,6 +74,27 @@ def test_the_text_is_that_of_a_file_with_the_same_constraints(world, constraints
     mine, others = (jax.tree.leaves(x.replace(model=None)) for x in (again, constraints))
     for a, b in zip(mine, others, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_lookahead_sees_further_than_the_plant_takes_to_respond(world):
+    channel = pipeline.make().base  # what the gate lets in arrives after 19 steps
+    text = constraint_text(channel)
+    assert "  steps: 28\n" in text
+    assert text.endswith("latch_after: 28\n")
+    with pytest.raises(ValueError, match=r"pipeline: lookahead=19; .* use 20 or more"):
+        constraint_text(channel, lookahead=19)
+    short = text.replace("steps: 28", "steps: 10")
+    with pytest.raises(ValueError, match=r"mine.yaml: lookahead.steps=10; .* use 20 or more"):
+        constraints_in(short, "mine.yaml", channel)
+    assert (
+        constraints_in(text.replace("steps: 28", "steps: 20"), "mine.yaml", channel).horizon == 20
+    )
+
+
+def test_a_stop_latches_only_where_the_plant_can_be_left_alone():
+    office = hvac.make().base
+    given = dict.fromkeys([signal.name for signal in office.plant.action], 0.0)
+    assert constraint_text(office, emergency=given, lookahead=0).endswith("latch_after: 0\n")
 
 
 def test_the_text_is_a_file_with_any_numbers(world):

@@ -83,6 +83,9 @@ class PlantEvaluation:
     bare_trajectories: Trajectories  # in numpy
     filtered_trajectories: Trajectories
     limits: tuple[str, ...]  # names
+    spurious_trips: (
+        int  # episodes with an emergency whose hard limits the bare policy never crosses
+    )
     score: float | None  # of the bare policy, as NeoRL-2 normalises it, where it has the plant
     seconds: float
 
@@ -99,6 +102,7 @@ class PlantEvaluation:
             "episodes": len(self.filtered.returns),
             "bare": self.bare.to_dict(),
             "filtered": filtered,
+            "spurious_trips": self.spurious_trips,
         } | ({} if self.score is None else {"score": self.score})
 
     def metrics(self) -> dict[str, Any]:
@@ -117,6 +121,11 @@ class PlantEvaluation:
             f"acts in {self.filtered.interventions:.1%} of the steps, "
             f"{self.filtered.emergencies:.2%} are emergency actions"
         )
+        if self.spurious_trips:
+            lines["spurious trips"] = (
+                f"{self.spurious_trips} of {len(self.filtered.returns)} episodes: stopped, "
+                "where the bare policy crosses no hard limit"
+            )
         if self.score is not None:
             lines["normalised score"] = f"{self.score:.1f}, as NeoRL-2 has it, bare"
         return lines
@@ -148,13 +157,15 @@ class PlantEvaluator:
             jax.device_get(self._play(agents, self.constraints, key, params, filtered=way))
             for way in (False, True)
         )
-        alone = outcome(bare, self.gamma)
+        alone, limits = outcome(bare, self.gamma), self.env.base.plant.limits
+        hard = np.asarray([limit.hard for limit in limits], bool)
         return PlantEvaluation(
             bare=alone,
             filtered=outcome(filtered, self.gamma),
             bare_trajectories=bare,
             filtered_trajectories=filtered,
-            limits=tuple(limit.name for limit in self.env.base.plant.limits),
+            limits=tuple(limit.name for limit in limits),
+            spurious_trips=spurious_trips(bare, filtered, hard),
             score=normalised_score(self.env, float(alone.returns.mean())),
             seconds=time.perf_counter() - start,
         )
@@ -203,6 +214,23 @@ def outcome(trajectories: Trajectories, gamma: float) -> Outcome:
         worst=worst,
         interventions=float((trajectories.intervened & alive).sum() / steps),
         emergencies=float((trajectories.emergency & alive).sum() / steps),
+    )
+
+
+def spurious_trips(bare: Trajectories, filtered: Trajectories, hard: np.ndarray) -> int:
+    """Episodes in which the filter takes to the emergency action, and the bare policy, from the
+    same start, crosses no hard limit (a mask (C,)) and comes to the episode's end."""
+    stopped = (np.asarray(filtered.emergency) & filtered.alive).any(axis=0)
+    return int((stopped & ~unsafe_steps(bare, hard).any(axis=0)).sum())
+
+
+def unsafe_steps(trajectories: Trajectories, limits: np.ndarray) -> np.ndarray:
+    """Steps (T, E) in which one of the limits, a mask (C,), is crossed.
+
+    All that are left when a plant is lost count: who ends an episode early must not gain by it.
+    """
+    return (np.asarray(trajectories.margins) < 0.0)[..., limits].any(-1) | ~np.asarray(
+        trajectories.alive
     )
 
 

@@ -68,6 +68,7 @@ class Pipeline(Plant):
     loops: tuple = (Loop("gate_change", "outlet", "wanted", 3.0, 0.0, 10.0),)
     horizon: int = 1000
     step_seconds: float = 1.0
+    response: int = ARRIVING + 1
     physics: ClassVar[Any] = Flows
 
     def start(self, key: Key, params: PlantParams) -> Channel:

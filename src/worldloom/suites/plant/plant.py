@@ -31,6 +31,7 @@ from worldloom.suites.plant.types import (
 )
 
 FAR = 1e6  # no observation of a plant is as large
+RESPONSE = 4  # steps, of a plant that says nothing of it
 
 
 class Plant(Protocol):
@@ -38,7 +39,7 @@ class Plant(Protocol):
 
     `physics` is a struct of numbers. Randomness comes from `key` alone and is scaled by
     `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`. A class
-    need not inherit from this one; ours do, and have their `observe` and `ended` from here.
+    need not inherit from this one; ours do, and have what is not different with them from here.
     """
 
     @property
@@ -55,6 +56,18 @@ class Plant(Protocol):
     def horizon(self) -> int: ...
     @property
     def step_seconds(self) -> float: ...
+    @property
+    def response(self) -> int:
+        """Steps until an action shows in the limited signals, dead time and lag together.
+
+        The safety filter looks further ahead than that.
+        """
+        return RESPONSE
+
+    @property
+    def rests(self) -> bool:
+        """Whether a constant action can keep the plant for good; else no stop may latch."""
+        return True
 
     def physics(self) -> PyTree: ...
     def start(self, key: Key, params: PlantParams) -> PyTree: ...

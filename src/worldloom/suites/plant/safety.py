@@ -17,11 +17,12 @@ from worldloom.core.types import Array, Key
 from worldloom.safety.constraint_file import parse_constraints
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.suites.plant.controllers import without_memory
-from worldloom.suites.plant.plant import PlantWorld
+from worldloom.suites.plant.plant import RESPONSE, PlantWorld
 
 SETTLING = 100  # steps for which an action is held to see where it leads
 MOST_CORNERS = 4  # actuators whose combinations are all tried
 STARTS = 256  # states that a backup is tried from
+LOOKAHEAD = 10  # steps, at least
 
 
 def constraints_for(
@@ -44,7 +45,7 @@ def constraints_in(
     source: where the text is from, which errors name.
     """
     plant = world.plant
-    return parse_constraints(
+    made = parse_constraints(
         text,
         source,
         plant.observation,
@@ -54,6 +55,8 @@ def constraints_in(
         loops=without_memory(world) if plant.loops else None,
         step_seconds=plant.step_seconds,
     )
+    _check_lookahead(world, made.horizon, f"{source}: lookahead.steps")
+    return made
 
 
 def constraint_text(
@@ -63,24 +66,32 @@ def constraint_text(
     reserve: float = 0.05,
     emergency: Mapping[str, float] | None = None,
     trip: bool = False,
-    lookahead: int = 10,
-    latch_after: int = 3,
+    lookahead: int | None = None,
+    latch_after: int | None = None,
 ) -> str:
     """What a plant's limits and its known model amount to, as the text of a constraint file.
 
     Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
     are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
-    rates. emergency: physical values by actuator; `safest_action` where it is not given.
+    rates. Soft limits are alarms, and change no action. emergency: physical values by actuator;
+    `safest_action` where it is not given.
 
     lookahead: steps for which hard limits must hold if the backup takes over; 0: none. A barrier
     looks one step ahead, which is too late where an actuator acts with a lag: behind a barrier
-    alone the reactor runs away. reserve: the share of a signal's range by which barriers and
-    lookahead stay away from its hard limits, for what the model does not know; with 0, a plant
-    that is disturbed at the very edge crosses it.
+    alone the reactor runs away. By default half as far again as the plant takes to respond, which
+    no lookahead may fall short of. latch_after: emergencies in a row until the stop stays, 0:
+    never; by default as many as the lookahead has steps, within which the plant should have
+    recovered, and 0 for a plant that no constant action keeps: a latched stop would lose it.
+    reserve: the share of a signal's range by which barriers and lookahead stay away from its hard
+    limits, for what the model does not know; with 0, a plant that is disturbed at the very edge
+    crosses it.
     """
     plant = world.plant
     if not 0.0 <= reserve < 1.0:
         raise ValueError(f"{plant.name}: reserve={reserve:g}; it is a share of a signal's range")
+    if lookahead is None:
+        lookahead = max(LOOKAHEAD, 3 * _response(world) // 2)
+    _check_lookahead(world, lookahead, f"{plant.name}: lookahead")
     where = _emergency(world, emergency)
     ranges = {s.name: s.high - s.low for s in plant.observation}
     units = {s.name: s.unit for s in (*plant.observation, *plant.action)}
@@ -113,7 +124,23 @@ def constraint_text(
             lines += [f"  steps: {lookahead}", f"  backup: {backup}", "  rows:"]
             indent = "    "
         lines += [indent + row for row in rows]
+    if latch_after is None:
+        latch_after = (lookahead or LOOKAHEAD) * getattr(plant, "rests", True)
     return "\n".join([*lines, f"latch_after: {latch_after}"]) + "\n"
+
+
+def _response(world: PlantWorld) -> int:
+    return getattr(world.plant, "response", RESPONSE)
+
+
+def _check_lookahead(world: PlantWorld, steps: int, where: str) -> None:
+    """Refuses a lookahead that ends before the action shows: it would find nothing wrong."""
+    least = _response(world) + 1
+    if 0 < steps < least:
+        raise ValueError(
+            f"{where}={steps}; {world.plant.name} responds after {least - 1} steps: "
+            f"use {least} or more"
+        )
 
 
 def _emergency(world: PlantWorld, given: Mapping[str, float] | None) -> dict[str, float]:

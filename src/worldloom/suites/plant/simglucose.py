@@ -105,6 +105,8 @@ class Simglucose(Plant):
     loops: tuple = (Loop("insulin", "glucose", 130.0, -0.01, 0.0, -0.1, bias=-0.996),)
     horizon: int = 480
     step_seconds: float = 180.0
+    response: int = 20  # an hour, for insulin to come from under the skin
+    rests: bool = False  # without insulin nobody lives, and any other dose is too much some day
 
     def physics(self) -> Care:
         plain = Care()

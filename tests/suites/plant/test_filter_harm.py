@@ -1,0 +1,91 @@
+"""The filter is never worse than no filter: controllers of all kinds in every plant, bare and
+behind what the plant is shipped with."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldloom import suites
+from worldloom.core import draws
+from worldloom.safety import ControlState, filter_batch, initial_memory
+from worldloom.suites.plant.controllers import TUNINGS, Tuning, loops_of
+from worldloom.suites.plant.evaluate import Trajectories, spurious_trips, unsafe_steps
+from worldloom.suites.plant.plant import play_episodes
+from worldloom.suites.plant.safety import constraints_for
+
+BLIND = pytest.mark.xfail(reason="its model knows nothing of the insulin that is under way")
+PLANTS = (
+    "reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark", "dmsd",
+    pytest.param("simglucose", marks=BLIND),
+)  # fmt: skip
+# As the data are logged; and too eager, too weak, shaky, and the wrong way round.
+CONTROLLERS = TUNINGS | {
+    "eager": Tuning(2.0, 0.03, False), "wild": Tuning(4.0, 0.1, False),
+    "weak": Tuning(0.3, 0.05, False), "shaky": Tuning(1.0, 0.6, False),
+    "reversed": Tuning(-1.0, 0.1, False),
+}  # fmt: skip
+LOSS = 0.05  # of the return, where the bare controller crosses nothing
+
+
+def player(env, constraints, episodes):
+    """play(tuning, filtered=...): trajectories of the plant's loops, from the same starts."""
+    loops, never = loops_of(env.base), jnp.zeros(episodes, bool)
+
+    def run(tuning, constraints, filtered):
+        def init(state):
+            memory = jax.vmap(initial_memory, (None, 0))(constraints, state.action)
+            return memory, jax.vmap(lambda _: loops.init())(never)
+
+        def choose(obs, memory, key):
+            keys = draws.split(key, episodes)
+            proposed, _, mine = jax.vmap(loops.act, (None, 0, 0, 0))(tuning, keys, memory[1], obs)
+            if not filtered:
+                return (proposed, never, never), (memory[0], mine)
+            action, report = filter_batch(proposed, ControlState(obs, memory[0]), constraints)
+            return (action, report.intervened, report.emergency), (report.memory, mine)
+
+        def record(obs, alive, chosen, after):
+            return Trajectories(alive, after.reward, after.info.safety.margins, obs, *chosen)
+
+        keys = draws.split(jax.random.key(1000))
+        params = env.default_params()
+        return play_episodes(env, params, (keys[0], keys[1]), episodes, init, choose, record)
+
+    compiled = jax.jit(run, static_argnames="filtered")
+    return lambda tuning, filtered: jax.device_get(
+        compiled(jax.tree.map(jnp.asarray, tuning), constraints, filtered=filtered)
+    )
+
+
+def harm(plant, controllers, episodes, **options):
+    """What the filter made worse: a line for each controller of which it did."""
+    env = suites.make(plant, **options)
+    hard = np.asarray([limit.hard for limit in env.base.plant.limits], bool)
+    play = player(env, constraints_for(env.base), episodes)
+    worse = []
+    for name in controllers:
+        bare, filtered = (play(CONTROLLERS[name], filtered=way) for way in (False, True))
+        unsafe = [int(unsafe_steps(x, hard).sum()) for x in (bare, filtered)]
+        returns = [float(np.where(x.alive, x.reward, 0.0).sum(0).mean()) for x in (bare, filtered)]
+        line = (
+            f"{plant} {name}: {unsafe[0]} -> {unsafe[1]} unsafe steps, return {returns[0]:.1f} -> "
+            f"{returns[1]:.1f}, {filtered.emergency.mean():.2%} emergencies, "
+            f"{spurious_trips(bare, filtered, hard)} spurious trips of {episodes}"
+        )
+        print(line)
+        costly = unsafe[0] == 0 and returns[1] < returns[0] - LOSS * abs(returns[0])
+        if unsafe[1] > unsafe[0] or costly:
+            worse.append(line)
+    return worse
+
+
+def test_the_controller_of_an_unstable_plant_is_not_throttled():
+    """Its soft rate used to hold the jacket back until nothing but the emergency was left."""
+    assert harm("reactor", ["expert", "eager"], episodes=8, horizon=100) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", PLANTS)
+def test_no_controller_is_worse_off_behind_the_filter(plant):
+    assert harm(plant, CONTROLLERS, episodes=32) == []
