@@ -221,11 +221,16 @@ def filter_action(
 ) -> tuple[Float[Array, " m"], SafetyReport]:
     """The action that is executed in place of a proposed one, and the report on it.
 
-    See the module for the order, and `worldloom.safety.constraints` for what it promises.
+    See the module for the order, and `worldloom.safety.constraints` for what it promises. Another
+    action is looked for only where one is needed; under a `vmap` always: use `filter_batch`.
     """
-    asked = _ask(proposed, state, constraints)
-    choice = _stop(asked, search_action(asked, state.obs, constraints), state.obs, constraints)
-    return _execute(asked, choice, state, constraints)
+    c, obs = constraints, state.obs
+    asked = _ask(proposed, state, c)
+    choice = jax.lax.cond(
+        asked.choice.fits | ~asked.calm, lambda: asked.choice, lambda: search_action(asked, obs, c)
+    )
+    choice = jax.lax.cond(asked.calm, lambda: choice, lambda: _stop(asked, choice, obs, c))
+    return _execute(asked, choice, state, c)
 
 
 def filter_batch(

@@ -27,6 +27,7 @@ from worldloom.safety.filter import (
     SafetyReport,
     after_emergency,
     filter_action,
+    filter_batch,
     initial_memory,
 )
 from worldloom.serving.program import Rows, serialise
@@ -43,20 +44,38 @@ def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable
     """
 
     def run(obs: Array, memory: Mapping[str, Array], key: Array) -> Rows:
-        drawn = jax.random.wrap_key_data(key, impl="threefry2x32") if explores(policy) else None
-        proposed = policy_step(policy, obs, drawn)
-        state = ControlState(obs, ControlMemory(**memory))
-        action, report = filter_action(proposed, state, constraints)
-        reported = as_dict(report)
-        memory = as_dict(reported.pop("memory"))
-        return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
+        proposed = _propose(policy, obs, key)
+        return _answer(proposed, *filter_action(proposed, _state(obs, memory), constraints))
 
     return run
 
 
 def control(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
-    """The control program: what `control_row` computes of rows (b, ...)."""
-    return jax.vmap(control_row(policy, constraints))
+    """The control program: what `control_row` computes of rows (b, ...).
+
+    Where all of them are accepted, at the cost of their margins.
+    """
+
+    def run(obs: Array, memory: Mapping[str, Array], key: Array) -> Rows:
+        proposed = jax.vmap(lambda obs, key: _propose(policy, obs, key))(obs, key)
+        return _answer(proposed, *filter_batch(proposed, _state(obs, memory), constraints))
+
+    return run
+
+
+def _propose(policy: PolicyState, obs: Array, key: Array) -> Array:
+    drawn = jax.random.wrap_key_data(key, impl="threefry2x32") if explores(policy) else None
+    return policy_step(policy, obs, drawn)
+
+
+def _state(obs: Array, memory: Mapping[str, Array]) -> ControlState:
+    return ControlState(obs, ControlMemory(**memory))
+
+
+def _answer(proposed: Array, action: Array, report: SafetyReport) -> Rows:
+    reported = as_dict(report)
+    memory = as_dict(reported.pop("memory"))
+    return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
 
 
 def explores(policy: PolicyState) -> bool:

@@ -83,9 +83,7 @@ class PlantEvaluation:
     bare_trajectories: Trajectories  # in numpy
     filtered_trajectories: Trajectories
     limits: tuple[str, ...]  # names
-    spurious_trips: (
-        int  # episodes with an emergency whose hard limits the bare policy never crosses
-    )
+    spurious_trips: int  # episodes stopped though the bare policy crosses no hard limit
     score: float | None  # of the bare policy, as NeoRL-2 normalises it, where it has the plant
     seconds: float
 
