@@ -41,6 +41,9 @@ MEANING = {
         "dmsd_steps_vs_loop": "plant steps/s, our 4,096 masses on springs / a loop in numpy",
         "dmsd_best_score_share": "our best score on DMSD / the best published (EDAC's)",
         "simglucose_best_score_share": "our best score on Simglucose / the best published (BC's)",
+        "ope_coverage_95": "nominal 95 % intervals of off-policy estimates that hold the truth",
+        "ope_relative_width": "their mean width / the spread of true returns within a plant",
+        "ope_rank_correlation": "Spearman's, of estimated and true returns of policies",
         "filter_time_share": "the safety filter's time / that of a 2x256 policy, batch 1,024",
     },
 }

@@ -22,7 +22,7 @@ from worldloom.training.console import table
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["plant"]
-SECTIONS = ("speed", "steps", "safety", "serving", "plants", "scores")
+SECTIONS = ("speed", "steps", "safety", "serving", "ope", "plants", "scores")
 PLANTS = (
     "reactor",
     "powergrid",
@@ -76,6 +76,11 @@ class Sizes:
     plant_updates: Mapping[str, int] = field(default_factory=lambda: {"bc": 1_000, "iql": 2_000})
     plant_rows: int = 20_000
     plant_episodes: int = 32
+    # Off-policy evaluation
+    ope_plants: tuple[str, ...] = ("reactor", "water", "hvac")
+    ope_updates: int = 2_500
+    ope_rows: int = 20_000
+    ope_episodes: int = 512  # of the truth
     # Safety
     cases: int = 1_000_000
     filter_batch: int = 1024
@@ -111,6 +116,10 @@ QUICK = Sizes(
     plant_updates={"bc": 4},
     plant_rows=200,
     plant_episodes=2,
+    ope_plants=("water",),
+    ope_updates=2,
+    ope_rows=600,
+    ope_episodes=4,
     cases=64,
     filter_batch=8,
     filter_repeats=2,
@@ -129,7 +138,7 @@ class BenchPlant:
     out: Path | None = None
     """Where to write; benchmarks/results/plant.json, or plant-partial / plant-quick beside it."""
     only: tuple[str, ...] = ()
-    """Sections to run (speed, steps, safety, serving, plants, scores); all if none is named."""
+    """Sections (speed, steps, safety, serving, ope, plants, scores); all if none is named."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -207,6 +216,7 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         "steps": steps,
         "safety": safety,
         "serving": serving,
+        "ope": off_policy_evaluation,
         "plants": plants,
         "scores": scores,
     }
@@ -364,6 +374,26 @@ def served_bundle(folder: Path, sizes: Sizes) -> Path:
 
 
 # Learning ----------------------------------------------------------------------------------------
+
+
+def off_policy_evaluation(sizes: Sizes, record: Record) -> None:
+    """Estimates from logs alone beside true returns: how often intervals hold, and ranks agree."""
+    from benchmarks import plant_ope
+
+    raw: dict[str, Any] = {"rows": [], "development": list(plant_ope.DEVELOPMENT)}
+    record.result["raw"]["ope"] = raw
+    plant_ope.coverage(
+        sizes.ope_plants,
+        updates=sizes.ope_updates,
+        data_steps=sizes.ope_rows,
+        episodes=sizes.ope_episodes,
+        note=record.note,
+        save=record.save,
+        rows=raw["rows"],
+    )
+    raw |= plant_ope.figures(raw["rows"])
+    for name in ("coverage_95", "relative_width", "rank_correlation"):
+        record.result["ratios"][f"ope_{name}"] = raw[name]
 
 
 def plants(sizes: Sizes, record: Record) -> None:

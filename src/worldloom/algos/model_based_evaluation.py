@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from worldloom.algos.dynamics import DynamicsConfig, fit_ensemble, gaussian_change
@@ -76,10 +75,10 @@ def _scale(x: Array) -> Scale:
 
 
 def learn_simulators(
-    dataset: Dataset, key: Key, config: DynamicsConfig = DynamicsConfig()
+    dataset: Dataset, key: Key, config: DynamicsConfig | None = None
 ) -> Simulators:
     """An ensemble of plants that could have written the log."""
-    rows = dataset.rows
+    config, rows = config or DynamicsConfig(), dataset.rows
     change = rows.next_obs - rows.obs
     result = jnp.stack([rows.reward, rows.terminated.astype(jnp.float32)], -1)
     obs = Scale(dataset.mean, dataset.std)
@@ -103,7 +102,9 @@ def learn_simulators(
     room = ROOM * (high - low)
     rewards = jnp.stack([rows.reward.min(), rows.reward.max()])
     residuals = jax.lax.map(standardised, moved)
-    ended = jax.lax.map(lambda weights: outcomes.undo(gaussian_change(weights, after)[0])[:, 1], found)
+    ended = jax.lax.map(
+        lambda weights: outcomes.undo(gaussian_change(weights, after)[0])[:, 1], found
+    )
     # As often as in the log: small errors of a probability would end every long episode.
     share = rows.terminated.mean()
     above = jnp.where(share > 0.0, jnp.quantile(ended, 1.0 - share, axis=-1), jnp.inf)
@@ -131,10 +132,15 @@ def roll_out(
         after = jnp.clip(obs + change, plants.low, plants.high)
         inputs = jnp.concatenate([before, plants.changes.apply(after - obs)], -1)
         mean, log_std = jax.vmap(gaussian_change)(plants.outcome, inputs)
-        outcome, error = plants.outcomes.undo(mean), plants.outcomes.std[0] * jnp.exp(log_std[..., 0])
+        outcome, error = (
+            plants.outcomes.undo(mean),
+            plants.outcomes.std[0] * jnp.exp(log_std[..., 0]),
+        )
         reward = jnp.where(alive, jnp.clip(outcome[..., 0], *plants.rewards), 0.0)
         ends = outcome[..., 1] > plants.ends_above[:, None]
-        return (after, alive & ~ends), Rollouts(obs, action, reward, jnp.where(alive, error, 0.0), alive)
+        return (after, alive & ~ends), Rollouts(
+            obs, action, reward, jnp.where(alive, error, 0.0), alive
+        )
 
     alive = jnp.ones(starts.shape[:2], bool)
     return jax.lax.scan(one, (starts, alive), draws.split(key, horizon))[1]

@@ -54,7 +54,7 @@ def ratio_of_sums(
 
 def ensemble_estimate(values: Float[Array, "K E"], method: str) -> Estimate:
     """The mean of what K members say of E episodes, with an interval over members and episodes."""
-    members, episodes = values.shape
+    episodes = values.shape[1]
     between = values.mean(1).std(ddof=1)
     within = values.mean(0).std() / math.sqrt(episodes)
     value, half = float(values.mean()), 1.96 * float(jnp.hypot(between, within))

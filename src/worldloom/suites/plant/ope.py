@@ -6,7 +6,6 @@ where the log has densities. `combined` makes one interval of the first two, wid
 their own chance does not show: see there.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -54,13 +53,13 @@ class Learned(NamedTuple):
 def learn(data: Dataset, gamma: float, horizon: int, updates: int, key: Key) -> Learned:
     """Models of the plant, and the values of the log's own controller, for `evaluate`.
 
-    updates: of each network of fitted Q evaluation; models learn for half as many.
+    updates: of each network.
     """
     model_key, behaviour_key = jax.random.split(key)
     # Few updates have to come as far: see FQEHyper.
     hyper = FQEHyper(gamma=gamma, tau=float(np.clip(400.0 / updates, 0.05, 0.2)))
     config = FQEConfig(updates=updates, hyper=hyper)
-    model = DynamicsConfig(updates=max(updates // 2, 1), num_members=config.num_members)
+    model = DynamicsConfig(updates=updates, num_members=config.num_members)
     plants = learn_simulators(data, model_key, model)
     _, behaviour = fitted_q_evaluation(None, data, behaviour_key, config, horizon=horizon)
     logged = np.asarray(discounted_returns(data, gamma))
@@ -121,11 +120,8 @@ def combined(
     on top: what may be lost and won in states that were never logged.
     """
     assert modelled.low is not None
-    half = float(
-        np.hypot(
-            np.hypot(modelled.value - modelled.low, modelled.value - fitted.value), reward_error
-        )
-    )
+    chance, apart = modelled.value - modelled.low, modelled.value - fitted.value
+    half = float(np.linalg.norm([chance, apart, 1.96 * reward_error]))
     low, high = modelled.value - half - unknown[0], modelled.value + half + unknown[1]
     return Estimate(modelled.value, low, high, modelled.effective, "all evidence")
 
@@ -163,7 +159,8 @@ def off_policy_evaluation(
 
 
 def _widened(estimate: Estimate, bias: float) -> Estimate:
-    assert estimate.low is not None and estimate.high is not None
+    assert estimate.low is not None
+    assert estimate.high is not None
     return estimate._replace(low=estimate.low - bias, high=estimate.high + bias)
 
 
@@ -185,9 +182,14 @@ def _strange(data: Dataset, played: Rollouts, usual: float) -> np.ndarray:
 def _unknown(
     data: Dataset, played: Rollouts, strange: np.ndarray, gamma: float
 ) -> tuple[float, float]:
-    """What may be lost and won in strange steps: rewards of 98 % of the log, or none at all."""
+    """What may be lost and won in strange steps: rewards of 98 % of the log, or none at all.
+
+    What none of E logged episodes has shown can still happen in 3 / E of them (the rule of three
+    at 95 %), an early end above all.
+    """
     reward = np.asarray(played.reward.mean((1, 2)))
     share = np.repeat(strange, ASKED_STEPS)[: len(reward)]
+    share = np.minimum(share + 3.0 / len(data.starts), 1.0)
     least, most = np.quantile(np.asarray(data.rows.reward), (0.01, 0.99))
     lost = _discounted(share * np.maximum(reward - min(least, 0.0), 0.0), gamma)
     return lost, _discounted(share * np.maximum(max(most, 0.0) - reward, 0.0), gamma)
