@@ -187,14 +187,14 @@ def print_scores(rows: Sequence[Mapping[str, Any]]) -> None:
         [
             row["dataset"],
             row["algo"],
-            shown(row["mean"], row["std"]),
-            shown(row["published"], row["published_std"]),
-            f"{row['updates']:,}",
-            f"{row['seconds'] / 60.0:.1f}",
+            shown(row["mean"], row.get("std", 0.0)),
+            shown(row.get("published"), row.get("published_std")),
+            f"{row.get('updates', 0):,}",
+            row["how"],
         ]
         for row in rows
     ]
-    head = ["data", "algorithm", "score", "published", "updates", "minutes a run"]
+    head = ["data", "algorithm", "score", "published", "updates", "chosen how"]
     table("normalised scores, as NeoRL-2 has them", head, cells)
 
 
@@ -433,6 +433,7 @@ def scores(sizes: Sizes, record: Record) -> None:
         sizes.score_seeds,
         episodes=sizes.score_episodes,
         looks=sizes.looks,
+        ope_updates=sizes.ope_updates,
         hidden=sizes.hidden,
         batch_size=sizes.batch,
         note=record.note,
@@ -441,7 +442,7 @@ def scores(sizes: Sizes, record: Record) -> None:
     )
     record.result["raw"]["published_scores"] = plant_scores.PUBLISHED
     for name in plant_scores.RELEASED:
-        best = plant_scores.best(rows, name)
+        chosen = plant_scores.chosen(rows, name)
         top = max(mean for mean, _ in plant_scores.PUBLISHED[name].values())
-        if best is not None:
-            record.result["ratios"][f"{name}_best_score_share"] = best["mean"] / top
+        if chosen is not None:
+            record.result["ratios"][f"{name}_score_share"] = chosen["mean"] / top
