@@ -352,6 +352,7 @@ def plant_table(
     """A row for each plant, quality of data and algorithm: returns with and without the filter.
 
     `violated` is the share of steps in which some hard limit is crossed, of `violated_soft` any.
+    Beside what learns stand the logged mean action, always the same, and the plant's own loops.
     """
     use_compilation_cache()
     rows = [] if rows is None else rows
@@ -359,11 +360,15 @@ def plant_table(
         env = suites.make(plant)
         evaluator = PlantEvaluator(env, constraints_for(env.base), episodes, gamma=0.99)
         hard = np.asarray([limit.hard for limit in env.base.plant.limits], bool)
+        loops = Scorer(env, episodes).loops() if env.base.plant.loops else None
         for quality in qualities:
             data = make_data(plant, quality, data_steps, seed)
             own = episode_returns(data)
-            for algo, count in updates.items():
-                (look,) = learned(with_sizes(algo, hidden), data, seed, count, batch_size)
+            still = Look(0, constant(data.rows.action.mean(0), env), 0.0, 0.0)
+            for algo, count in {"mean action": 0, **updates}.items():
+                look = still
+                if count:
+                    (look,) = learned(with_sizes(algo, hidden), data, seed, count, batch_size)
                 scored = evaluator(look.policy, jax.random.key(START_KEY))
                 row: dict[str, Any] = {
                     "plant": plant,
@@ -371,6 +376,7 @@ def plant_table(
                     "algo": algo,
                     "data": float(own.mean()),
                     "data_std": float(own.std()),
+                    "loops": loops,
                     "return": float(scored.bare.returns.mean()),
                     "filtered": float(scored.filtered.returns.mean()),
                     "interventions": scored.filtered.interventions,

@@ -253,10 +253,12 @@ def _plants(raw: Any) -> str:
             found = {str(row.get("algo")): row for row in own}
             shown = [found.get(algorithm, {}) for algorithm in algorithms]
             values = [_spread(_value(row.get(name)), _value(row.get(error))) for row in shown]
-            lines.append([*map(str, place), _spread(data, None), *values])
+            loops = next((v for row in own if (v := _value(row.get("loops"))) is not None), None)
+            lines.append([*map(str, place), _spread(data, None), _spread(loops, None), *values])
         return lines
 
-    head = ["plant", "data", "the data's own return", *map(_algorithm, algorithms)]
+    head = ["plant", "data", "the data's own return", "control loops"]
+    head += map(_algorithm, algorithms)
     filtered = any(row.get("filtered") is not None for row in rows)
     below = (
         "<h3>Behind the safety filter</h3>" + _table(head, cells("filtered")) if filtered else ""

@@ -314,8 +314,10 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     assert rows[0]["data"] == pytest.approx(56.64, abs=0.02)  # as published
     assert rows[1]["data"] == pytest.approx(73.87, abs=0.02)
     assert [look[0] for look in rows[0]["curves"][0]] == [2, 4]
-    row = result["raw"]["plants"][0]
+    row = result["raw"]["plants"][1]
     assert (row["plant"], row["quality"], row["algo"]) == ("water", "medium", "bc")
+    assert result["raw"]["plants"][0]["algo"] == "mean action"
+    assert row["loops"] > row["return"]
     assert {"return", "filtered", "violated_bare", "violated_filtered"} <= set(row)
     page = "".join(plant_bench.sections(result["raw"]))
     for words in ("Steps of the plant", "Scores", "Plants and qualities"):

@@ -113,11 +113,10 @@ def episode_table(dataset: Dataset) -> tuple[Int[Array, "E T"], Bool[Array, "E T
 
 def episode_bootstrap(dataset: Dataset, key: Key, count: int) -> Int[Array, "count N"]:
     """Rows of `count` bootstrap samples of whole episodes, each cut or repeated to N rows."""
-    starts = np.asarray(dataset.starts)
-    ends, episodes = np.append(starts[1:], dataset.size), len(starts)
-    drawn = np.asarray(draws.integers(key, (count, 2 * episodes), episodes))
-    parts = [[np.arange(starts[e], ends[e]) for e in sample] for sample in drawn]
-    return jnp.asarray(np.stack([np.resize(np.concatenate(p), dataset.size) for p in parts]))
+    episodes = np.split(np.arange(dataset.size), np.asarray(dataset.starts)[1:])
+    drawn = np.asarray(draws.integers(key, (count, 2 * len(episodes)), len(episodes)))
+    samples = [np.concatenate([episodes[e] for e in sample]) for sample in drawn]
+    return jnp.asarray(np.stack([np.resize(rows, dataset.size) for rows in samples]))
 
 
 def discounted_returns(dataset: Dataset, gamma: float) -> Float[Array, " E"]:

@@ -174,8 +174,8 @@ def _strange(data: Dataset, played: Rollouts, usual: float) -> np.ndarray:
     obs, action, alive = (
         x[::ASKED_STEPS, :, :ASKED_STARTS] for x in (played.obs, played.action, played.alive)
     )
-    flat = (x.reshape(-1, x.shape[-1]) for x in (obs, action))
-    far = distances(data, *flat).reshape(alive.shape) > STRANGE * usual
+    pairs = obs.reshape(-1, obs.shape[-1]), action.reshape(-1, action.shape[-1])
+    far = distances(data, pairs[0], pairs[1]).reshape(alive.shape) > STRANGE * usual
     return np.asarray((far & alive).mean((1, 2)))
 
 
