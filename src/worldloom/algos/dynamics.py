@@ -118,11 +118,8 @@ def fit_ensemble(
     samples (E, N): the rows that each member learns from; None draws them with replacement.
     deviations: whether o log-deviations are learned beside the means, outputs (N, 2 o).
     """
-    outputs, loss = (
-        (2 if deviations else 1) * targets.shape[1],
-        (_likelihood if deviations else _loss),
-    )
-    size, sizes = inputs.shape[0], (inputs.shape[1], *config.hidden, outputs)
+    loss, each = (_likelihood, 2) if deviations else (_loss, 1)
+    size, sizes = inputs.shape[0], (inputs.shape[1], *config.hidden, each * targets.shape[1])
     rates = config.learning_rate * (1.0 - jnp.arange(config.updates) / config.updates)
 
     def member(given: tuple[Key, Array | None]) -> tuple[Weights, Metrics]:

@@ -170,7 +170,7 @@ def fitted_q_evaluation(
     """The policy's discounted return from the data's starts on; see `episode_values`.
 
     The interval is by chance in the log and in learning: it does not know of what all members get
-    wrong alike. `off_policy_evaluation.combined` does.
+    wrong alike. What they say of the log's own controller (policy None) shows some of that.
     """
     values = episode_values(policy, dataset, key, config, horizon=horizon)
     return ensemble_estimate(values.starts, "fitted Q evaluation"), values
