@@ -13,14 +13,14 @@ QUICK = DynamicsConfig(hidden=(32, 32), num_members=3, updates=1500, learning_ra
 
 
 def play(control, episodes, noise, seed=0):
-    """A tank that drains, is filled, and is pushed by chance; above 2 it runs over."""
+    """A tank that drains, is filled, and is pushed by chance; above 1.5 it runs over."""
     rng = np.random.default_rng(seed)
     x, alive = rng.uniform(-1.0, 1.0, episodes), np.ones(episodes, bool)
     rows, returns = [], np.zeros(episodes)
     for t in range(STEPS):
         u = np.clip(control(x) + noise * rng.normal(size=episodes), -1.0, 1.0)
         after = 0.95 * x + 0.3 * u + 0.1 * rng.normal(size=episodes)
-        reward, over = 1.0 - 0.2 * (after - 1.0) ** 2, after > 2.0
+        reward, over = 1.0 - 0.2 * (after - 1.0) ** 2, after > 1.5
         rows.append((x, u, reward, after, over, (t == STEPS - 1) & ~over, alive))
         returns += np.where(alive, GAMMA**t * reward, 0.0)
         x, alive = after, alive & ~over
@@ -40,7 +40,7 @@ def learned():
     return logged, learn_simulators(logged, jax.random.key(0), QUICK)
 
 
-@pytest.mark.parametrize(("gain", "bias"), [(-0.6, 0.6), (0.0, 0.9), (0.0, -0.5)])
+@pytest.mark.parametrize(("gain", "bias"), [(-0.6, 0.6), (0.0, 0.9), (0.0, 0.0)])
 def test_a_policy_earns_in_learned_plants_what_it_earns_in_the_plant(gain, bias, learned):
     logged, plants = learned
     params = (jnp.float32(gain), jnp.float32(bias))
