@@ -40,8 +40,11 @@ MEANING = {
         "iql_vs_d3rlpy": "the same of IQL",
         "cql_vs_d3rlpy": "the same of CQL with 30 sampled actions a row",
         "dmsd_steps_vs_loop": "plant steps/s, our 4,096 masses on springs / a loop in numpy",
-        "dmsd_best_score_share": "our best score on DMSD / the best published (EDAC's)",
-        "simglucose_best_score_share": "our best score on Simglucose / the best published (BC's)",
+        "dmsd_score_share": "score on DMSD of what the data speak for / the best published",
+        "simglucose_score_share": "the same on Simglucose, where constants beat both",
+        "ope_coverage_95": "nominal 95 % intervals of off-policy estimates that hold the truth",
+        "ope_relative_width": "their mean width / the spread of true returns within a plant",
+        "ope_rank_correlation": "Spearman's, of estimated and true returns of policies",
         "filter_time_share": "box, rates and one linear barrier: the safety filter's time / that "
         "of a 2x256 policy, batch 1,024",
         "shipped_filter_time_share": "the same of all that a reactor's bundle holds, lookahead "

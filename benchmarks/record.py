@@ -1,6 +1,7 @@
 """A measurement on its way to a file: saved after every section, whatever happens to the others."""
 
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -27,18 +28,41 @@ class Progress:
         print(f"[{self.elapsed:7.1f} s] {text}", file=sys.stderr, flush=True)
 
 
+def now() -> str:
+    """The date and time here, to the second."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """The commit that is checked out, with "+changes" if tracked files differ; None if unknown."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno", "--", ".."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.strip() + ("+changes" if changes.strip() else "")
+
+
 class Record:
-    """A result that grows section by section; `complete` is false until `finish`."""
+    """A result that grows section by section; `complete` is false until `finish`.
+
+    `measured` says of each section from which commit, when and for how long: a file that is put
+    together from several runs still tells where every figure comes from.
+    """
 
     def __init__(self, path: Path, **header: Any):
         self.path, self.note = Path(path), Progress()
         self.result: dict[str, Any] = {
             **header,
-            "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "date": now(),
             "versions": versions(),
             "machine": machine(),
             "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             "complete": False,
+            "measured": {},
             "errors": {},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +70,7 @@ class Record:
     def section(self, name: str, work: Callable[[], None]) -> None:
         """Runs `work`, which writes into `result`; an error is recorded and the rest goes on."""
         start = time.perf_counter()
+        self.result["measured"][name] = measured = {"commit": commit(), "date": now()}
         self.note(f"{name}: starts")
         try:
             work()
@@ -59,6 +84,9 @@ class Record:
             self.note(f"{name}: failed: {error}\n{traceback.format_exc()}")
         else:
             self.note(f"{name}: done in {time.perf_counter() - start:.1f} s")
+        measured["seconds"] = round(time.perf_counter() - start, 1)
+        if commit() != measured["commit"]:
+            measured["commit"] = f"{measured['commit']}, changed on the way"
         self.save()
 
     def save(self) -> None:

@@ -26,9 +26,19 @@ def write_bench(result: Mapping[str, Any], path: str | Path) -> Path:
         _ratios(dict(result.get("ratios") or {})),
         *_of_suite(str(result.get("suite")), result.get("raw") or {}),
         origin(result),
+        _measured(result.get("measured")),
         page.section("Raw figures", _raw(result.get("raw"))),
     ]
     return page.write(path, page.page(title, body))
+
+
+def _measured(sections: Any) -> str:
+    """From which commit, when and for how long each section was measured."""
+    if not isinstance(sections, Mapping) or not sections:
+        return ""
+    names = ("commit", "date", "seconds")
+    rows = [[name, *(_plain(part.get(n)) for n in names)] for name, part in sections.items()]
+    return page.section("Sections", page.table(["section", *names], rows))
 
 
 def _of_suite(suite: str, raw: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 from worldloom.algos.off_policy_evaluation import (
     bootstrap,
     discounted_returns,
+    episode_bootstrap,
     gaussian_log_prob,
     importance_weights,
     support,
@@ -102,6 +103,26 @@ def test_a_policy_with_noise_has_the_density_of_its_noise(logged):
     )
     with pytest.raises(ValueError, match="has no density"):
         gaussian_log_prob(policy.replace(noise=0.0), logged)
+
+
+def test_an_interval_of_few_effective_episodes_is_not_given():
+    """Resampling one episode that has all the weight would promise a return to the last digit."""
+    few = play(gain=0.3, episodes=60)
+    mean = -2.5 * few.rows.obs[:, 0]
+    log_prob = jnp.asarray(log_density(few.rows.action[:, 0], mean))
+    found = weighted_importance_sampling(few, log_prob, GAMMA, jax.random.key(0))
+    assert found.effective < 80
+    assert (found.low, found.high) == (None, None)
+    assert np.isfinite(found.value)
+
+
+def test_bootstrap_samples_are_of_whole_episodes(logged):
+    samples = np.asarray(episode_bootstrap(logged, jax.random.key(0), 3))
+    assert samples.shape == (3, logged.size)
+    episodes = samples.reshape(3, -1, STEPS)
+    assert (episodes[..., 0] % STEPS == 0).all()
+    assert (np.diff(episodes, axis=-1) == 1).all()
+    assert 0.6 < len(np.unique(samples[0])) / logged.size < 0.67  # 1 - 1/e
 
 
 def test_returns_are_summed_episode_by_episode():

@@ -311,33 +311,43 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     result = json.loads(out.read_text())
     assert result["complete"]
     assert result["ratios"]["dmsd_steps_vs_loop"] > 0.0
-    assert result["ratios"]["dmsd_best_score_share"] is not None
+    assert result["ratios"]["dmsd_score_share"] is not None
     rows = result["raw"]["scores"]
-    assert [(row["dataset"], row["algo"]) for row in rows] == [("dmsd", "bc"), ("simglucose", "bc")]
+    names = ["logged mean action", "best constant", "control loops", "bc"]
+    assert [row["algo"] for row in rows if row["dataset"] == "dmsd"] == names
+    rows = [row for row in rows if row["algo"] == "bc"]
     assert rows[0]["data"] == pytest.approx(56.64, abs=0.02)  # as published
     assert rows[1]["data"] == pytest.approx(73.87, abs=0.02)
     assert [look[0] for look in rows[0]["curves"][0]] == [2, 4]
-    row = result["raw"]["plants"][0]
+    row = result["raw"]["plants"][1]
     assert (row["plant"], row["quality"], row["algo"]) == ("water", "medium", "bc")
+    assert result["raw"]["plants"][0]["algo"] == "mean action"
+    assert row["loops"] > row["return"]
     assert {"return", "filtered", "violated_bare", "violated_filtered"} <= set(row)
     page = "".join(plant_bench.sections(result["raw"]))
     for words in ("Steps of the plant", "Scores", "Plants and qualities"):
         assert words in page
 
 
-def test_a_clone_has_learned_enough_when_its_error_is_within_one_standard_error():
-    episodes = np.asarray([-0.3, -0.1, 0.1, 0.3])  # standard error 0.129
-    errors = np.asarray([2.0, 1.2, 1.1, 1.0, 1.05])[:, None] + episodes
-    assert plant_scores.first_as_good(errors) == 2
-    assert plant_scores.first_as_good(errors - episodes) == 3  # no noise: the least
+def test_the_choice_among_algorithms_does_not_see_scores():
+    rows = [
+        {"dataset": "dmsd", "algo": "best constant", "mean": 99.0},
+        {"dataset": "dmsd", "algo": "lucky", "mean": 90.0, "ope_low": 10.0},
+        {"dataset": "dmsd", "algo": "supported", "mean": 60.0, "ope_low": 40.0},
+        {"dataset": "simglucose", "algo": "other", "mean": 70.0, "ope_low": 80.0},
+    ]
+    assert plant_scores.chosen(rows, "dmsd")["algo"] == "supported"
+    assert plant_scores.chosen(rows[:1], "dmsd") is None
 
 
-def test_cloning_errors_are_means_over_episodes():
-    ends = np.asarray([False, True, True, False, False, True])
-    obs = np.ones((6, 1))
-    action = np.asarray([0.0, 1.0, 0.5, 0.0, 0.0, 1.0])[:, None]
-    data = from_columns(obs, action, obs[:, 0], obs, ends, ~ends & False)
-    policy = PolicyState((), data.mean, data.std, lambda params, obs: 0.0 * obs)
-    np.testing.assert_allclose(
-        plant_scores.cloning_errors(policy, data), [0.5, 0.25, 1 / 3], atol=1e-6
-    )
+def test_constants_and_control_loops_stand_beside_what_learns(monkeypatch):
+    env = suites.make("dmsd", horizon=3)
+    obs, ends = np.zeros((4, 6)), np.arange(4) == 3
+    data = from_columns(obs, np.full((4, 2), 0.5), obs[:, 0], obs, ends & False, ends)
+    monkeypatch.setattr(plant_scores, "GRID", 2)
+    scorer = plant_scores.Scorer(env, 2)
+    found = plant_scores.references(env, data, scorer)
+    assert list(found) == ["logged mean action", "best constant", "control loops"]
+    assert "in the simulator" in found["best constant"][1]
+    corners = [scorer(plant_scores.constant(a, env)) for a in ([-1.0, -1.0], [1.0, 1.0])]
+    assert found["best constant"][0] >= max(corners)

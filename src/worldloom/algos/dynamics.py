@@ -23,6 +23,7 @@ from worldloom.core.types import Array, Key
 from worldloom.nn.offline import Weights, make_mlp, mlp
 from worldloom.replay.dataset import Dataset
 
+LOG_STD_RANGE = (-5.0, 2.0)
 SMALLEST_CHANGE = 1e-6  # deviation of a signal's change, below which it is taken not to change
 
 
@@ -65,7 +66,7 @@ def learn_dynamics(
     moves = std > SMALLEST_CHANGE
     inputs = jnp.concatenate([dataset.normalise(rows.obs), rows.action], -1)
     targets = jnp.where(moves, (change - mean) / jnp.where(moves, std, 1.0), 0.0)
-    members, metrics = _learn(config, inputs, targets, draws.split(key, config.num_members))
+    members, metrics = fit_ensemble(config, inputs, targets, draws.split(key, config.num_members))
     learned = Dynamics(members, dataset.mean, dataset.std, mean, jnp.where(moves, std, 0.0))
     return jax.tree_util.Partial(next_observations, learned), metrics
 
@@ -73,35 +74,63 @@ def learn_dynamics(
 def next_observations(model: Dynamics, obs: Array, action: Array) -> Array:
     """What each member takes the next observation to be, (E, n), for obs (n,) and action (m,)."""
     inputs = jnp.concatenate([(obs - model.obs_mean) / model.obs_std, action])
-    change = jax.vmap(lambda weights: _network(weights, inputs[None])[0])(model.members)
+    change = jax.vmap(lambda weights: network(weights, inputs[None])[0])(model.members)
     return obs + model.change_mean + model.change_std * change
 
 
 # Smooth, for whoever follows its slopes: outputs (B, n) for inputs (B, n + m).
-_network = partial(mlp, activation=jax.nn.silu)
+network = partial(mlp, activation=jax.nn.silu)
 
 
 def _loss(weights: Weights, inputs: Array, targets: Array) -> tuple[Array, Metrics]:
-    loss = jnp.square(_network(weights, inputs) - targets).mean()
+    loss = jnp.square(network(weights, inputs) - targets).mean()
     return loss, {"model_loss": loss}
 
 
-@partial(jax.jit, static_argnums=0)
-def _learn(
-    config: DynamicsConfig, inputs: Array, targets: Array, keys: Key
+def _likelihood(weights: Weights, inputs: Array, targets: Array) -> tuple[Array, Metrics]:
+    """The negative log-likelihood, each term times its deviation (beta-NLL, Seitzer et al. 2022).
+
+    Without that factor a network gives up on what it finds hard and calls it noise.
+    """
+    mean, log_std = gaussian_change(weights, inputs)
+    nll = 0.5 * jnp.square((targets - mean) * jnp.exp(-log_std)) + log_std
+    loss = (nll * jax.lax.stop_gradient(jnp.exp(log_std))).mean()
+    return loss, {"model_loss": loss}
+
+
+def gaussian_change(weights: Weights, inputs: Array) -> tuple[Array, Array]:
+    """Means and log-deviations (B, o) each, of a network that learned both."""
+    mean, log_std = jnp.split(network(weights, inputs), 2, axis=-1)
+    return mean, jnp.clip(log_std, *LOG_STD_RANGE)
+
+
+@partial(jax.jit, static_argnums=(0, 5))
+def fit_ensemble(
+    config: DynamicsConfig,
+    inputs: Array,
+    targets: Array,
+    keys: Key,
+    samples: Array | None = None,
+    deviations: bool = False,
 ) -> tuple[Weights, Metrics]:
-    """Weights (E, ...) and losses (E, updates), from inputs (N, n + m) and targets (N, n)."""
-    size, sizes = inputs.shape[0], (inputs.shape[1], *config.hidden, targets.shape[1])
+    """Weights (E, ...) and losses (E, updates), from inputs (N, i) and targets (N, o).
+
+    samples (E, N): the rows that each member learns from; None draws them with replacement.
+    deviations: whether o log-deviations are learned beside the means, outputs (N, 2 o).
+    """
+    loss, each = (_likelihood, 2) if deviations else (_loss, 1)
+    size, sizes = inputs.shape[0], (inputs.shape[1], *config.hidden, each * targets.shape[1])
     rates = config.learning_rate * (1.0 - jnp.arange(config.updates) / config.updates)
 
-    def member(key: Key) -> tuple[Weights, Metrics]:
+    def member(given: tuple[Key, Array | None]) -> tuple[Weights, Metrics]:
+        key, own = given
         start_key, sample_key, learn_key = draws.split(key, 3)
-        own = draws.integers(sample_key, (size,), size)
+        own = draws.integers(sample_key, (size,), size) if own is None else own
 
         def one(learned, step):
             key, rate = step
             index = own[draws.integers(key, (config.batch_size,), size)]
-            return gradient_step(learned, rate, _loss, inputs[index], targets[index])
+            return gradient_step(learned, rate, loss, inputs[index], targets[index])
 
         steps = (draws.split(learn_key, config.updates), rates)
         start = init_train_state(make_mlp(start_key, sizes))
@@ -109,4 +138,4 @@ def _learn(
         return learned.params, losses
 
     # One after the other: as products with a batch axis they would be slower on a CPU.
-    return jax.lax.map(member, keys)
+    return jax.lax.map(member, (keys, samples))

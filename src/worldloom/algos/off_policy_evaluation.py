@@ -22,12 +22,17 @@ from worldloom.replay.dataset import Dataset
 RESAMPLES_AT_ONCE = 100
 
 
+# Simulated, a nominal 95 % interval of weighted importance sampling holds the truth in 10 % of all
+# cases at 1 effective episode, and in 95 % from about here on.
+ENOUGH_EPISODES = 80
+
+
 class Estimate(NamedTuple):
-    """A discounted return from an episode's start on, with its bootstrap interval."""
+    """A discounted return from an episode's start on, with its interval; None where it has none."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     effective: float  # how many episodes' worth of evidence it rests on
     method: str
 
@@ -45,6 +50,15 @@ def ratio_of_sums(
     """
     below = counts @ denominator
     return jnp.where(below > 0.0, counts @ numerator / jnp.maximum(below, 1e-30), 0.0).sum(-1)
+
+
+def ensemble_estimate(values: Float[Array, "K E"], method: str) -> Estimate:
+    """The mean of what K members say of E episodes, with an interval over members and episodes."""
+    episodes = values.shape[1]
+    between = values.mean(1).std(ddof=1)
+    within = values.mean(0).std() / math.sqrt(episodes)
+    value, half = float(values.mean()), 1.96 * float(jnp.hypot(between, within))
+    return Estimate(value, value - half, value + half, float(episodes), method)
 
 
 @jax.jit
@@ -95,6 +109,14 @@ def episode_table(dataset: Dataset) -> tuple[Int[Array, "E T"], Bool[Array, "E T
     steps = np.arange(lengths.max())
     there = steps < lengths[:, None]
     return jnp.asarray(np.where(there, starts[:, None] + steps, 0)), jnp.asarray(there)
+
+
+def episode_bootstrap(dataset: Dataset, key: Key, count: int) -> Int[Array, "count N"]:
+    """Rows of `count` bootstrap samples of whole episodes, each cut or repeated to N rows."""
+    episodes = np.split(np.arange(dataset.size), np.asarray(dataset.starts)[1:])
+    drawn = np.asarray(draws.integers(key, (count, 2 * len(episodes)), len(episodes)))
+    samples = [np.concatenate([episodes[e] for e in sample]) for sample in drawn]
+    return jnp.asarray(np.stack([np.resize(rows, dataset.size) for rows in samples]))
 
 
 def discounted_returns(dataset: Dataset, gamma: float) -> Float[Array, " E"]:
@@ -156,7 +178,8 @@ def weighted_importance_sampling(
 
     log_prob: of the data's actions under the policy (see `gaussian_log_prob`). per_decision
     weights each reward by the steps up to it alone (Precup et al. 2000); else each episode's
-    return counts by the product over all of it. Biased for few episodes, consistent for many.
+    return counts by the product over all of it. Biased for few episodes, consistent for many; below
+    `ENOUGH_EPISODES` effective ones there is no interval.
     """
     weights = importance_weights(dataset, log_prob)
     index, there = episode_table(dataset)
@@ -169,6 +192,8 @@ def weighted_importance_sampling(
         key, weights * discounted, weights, resamples=resamples, confidence=confidence
     )
     effective = float(last.sum() ** 2 / jnp.square(last).sum())
+    if effective < ENOUGH_EPISODES:  # resampling one episode says nothing about the others
+        low = high = None
     kind = "per decision" if per_decision else "per episode"
     return Estimate(value, low, high, effective, f"weighted importance sampling, {kind}")
 
@@ -207,28 +232,39 @@ def _nearest(queries: Array, rows: Array, own: Array) -> Array:
     return jnp.sqrt(jnp.maximum(best, 0.0))
 
 
+def distances(
+    dataset: Dataset,
+    obs: Float[Array, "Q n"],
+    action: Float[Array, "Q m"],
+    own: Int[Array, " Q"] | int = -1,
+    block: int = 4096,
+) -> Float[Array, " Q"]:
+    """How far pairs lie from the nearest logged one, row `own` left out."""
+    rows = dataset.rows
+    spread = jnp.maximum(rows.action.std(0), 1e-3)
+    known = jnp.concatenate([dataset.normalise(rows.obs), rows.action / spread], -1)
+    pad = -dataset.size % block
+    # Far away, so that they are never the nearest; not infinite, which would make NaN of 0 * inf.
+    known = jnp.pad(known, ((0, pad), (0, 0)), constant_values=1e6)
+    pairs = jnp.concatenate([dataset.normalise(obs), action / spread], -1)
+    own = jnp.broadcast_to(jnp.asarray(own), pairs.shape[:1])
+    return _nearest(pairs, known.reshape(-1, block, known.shape[-1]), own)
+
+
 def support(
     dataset: Dataset, policy: PolicyState, key: Key, *, queries: int = 1000, block: int = 4096
 ) -> Support:
     """Compares what the policy would do in `queries` of the data's states with all of the data."""
     rows = dataset.rows
-    spread = jnp.maximum(rows.action.std(0), 1e-3)
-    states, actions = dataset.normalise(rows.obs), rows.action / spread
     chosen = draws.integers(key, (queries,), dataset.size)
-    known = jnp.concatenate([states, actions], -1)
-    pad = -dataset.size % block
-    # Far away, so that they are never the nearest; not infinite, which would make NaN of 0 * inf.
-    known = jnp.pad(known, ((0, pad), (0, 0)), constant_values=1e6)
-    known = known.reshape(-1, block, known.shape[-1])
-    action = policy_step(policy, rows.obs[chosen])
-    pairs = jnp.concatenate([states[chosen], action / spread], -1)
-    logged = jnp.concatenate([states[chosen], actions[chosen]], -1)
+    obs, logged = rows.obs[chosen], rows.action[chosen]
+    action = policy_step(policy, obs)
     # The row that was asked about counts for neither, or a clone would beat the data themselves.
-    distance = _nearest(pairs, known, chosen)
-    reference = _nearest(logged, known, chosen)
+    distance = distances(dataset, obs, action, chosen, block)
+    reference = distances(dataset, obs, logged, chosen, block)
     return Support(
         distance=distance,
         reference=reference,
-        change=jnp.sqrt(jnp.square(action - rows.action[chosen]).mean(-1)),
+        change=jnp.sqrt(jnp.square(action - logged).mean(-1)),
         outside=(distance > jnp.quantile(reference, 0.95)).mean(),
     )

@@ -297,7 +297,7 @@ def test_intervals_lie_where_their_numbers_say():
 
 @pytest.mark.parametrize(
     ("outside", "verdict"),
-    [(0.05, "rest on evidence"), (0.3, "with care"), (0.8, "Much of what it wants")],
+    [(0.05, "stays where there are data"), (0.3, "with care"), (0.8, "Much of what it wants")],
 )
 def test_support_is_told_so_that_somebody_can_decide(folder, outside, verdict):
     change(folder, "ope.json", support={"outside": outside, "change": 0.3})
@@ -305,7 +305,7 @@ def test_support_is_told_so_that_somebody_can_decide(folder, outside, verdict):
     assert verdict in page
     assert f"In {100 * outside:g} % of logged situations" in page
     assert "by 15 % of an actuator" in page  # 0.3 of a range from -1 to 1
-    assert sum(words in page for words in ("evidence.", "with care", "Much of what")) == 1
+    assert sum(words in page for words in ("where there are data.", "with care", "Much of")) == 1
 
 
 def test_estimates_of_an_earlier_evaluation_are_marked(folder):
@@ -316,12 +316,26 @@ def test_estimates_of_an_earlier_evaluation_are_marked(folder):
     )
 
 
-def test_an_estimate_that_has_not_settled_is_marked(folder):
-    change(folder, "ope.json", fqe_drift=0.01)
-    assert "has not settled" not in write_report(folder).read_text()
-    change(folder, "ope.json", fqe_drift=0.3)
+def test_the_verdict_names_every_doubt_and_never_contradicts_the_truth(folder):
+    change(folder, "ope.json", doubts=[])
     page = write_report(folder).read_text()
-    assert "still changed by 30 % in the last tenth of its updates" in page
+    assert "The estimates are settled" in page
+    assert "wrong all the same" not in page
+    change(folder, "ope.json", true_return=26.9)  # outside of the first interval
+    assert "They are wrong all the same" in write_report(folder).read_text()
+    change(folder, "ope.json", doubts=["the estimators differ by 12", "values <still> changed"])
+    page = write_report(folder).read_text()
+    assert "not settled</b>: the estimators differ by 12; values &lt;still&gt; changed." in page
+    assert "The estimates are settled" not in page
+
+
+def test_an_estimate_of_few_episodes_is_shown_without_an_interval(folder):
+    ope = json.loads((folder / "ope.json").read_text())
+    ope["estimates"][1] |= {"low": None, "high": None}
+    change(folder, "ope.json", estimates=ope["estimates"])
+    page = write_report(folder).read_text()
+    assert "per decision: 50, no interval" in page
+    assert "episodes&#39; worth" in page or "episodes' worth" in page
 
 
 # Episodes ------------------------------------------------------------------------------------

@@ -84,9 +84,13 @@ def test_off_policy_estimates_stand_beside_the_truth(finished):
     assert ope["true_return"] == pytest.approx(finished.evaluation.bare.discounted.mean())
     assert (ope["iteration"], ope["steps"]) == (4, 40)
     assert ope["fqe_drift"] > 0.0  # 20 updates are far too few
-    assert len(ope["estimates"]) == 2  # scripted controllers say how likely their actions were
-    for estimate in ope["estimates"]:
+    assert ope["doubts"]
+    methods = [estimate["method"] for estimate in ope["estimates"]]
+    assert methods[:3] == ["all evidence", "learned models of the plant", "fitted Q evaluation"]
+    assert "importance" in methods[3]  # scripted controllers say how likely their actions were
+    for estimate in ope["estimates"][:3]:
         assert estimate["low"] <= estimate["value"] <= estimate["high"]
+    assert ope["estimates"][3]["low"] is None  # of fewer than 80 effective episodes
 
 
 def test_resuming_is_exact_to_the_bit(finished, tmp_path):

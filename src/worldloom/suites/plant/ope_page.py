@@ -5,6 +5,7 @@ from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
+from worldloom.algos.off_policy_evaluation import ENOUGH_EPISODES
 from worldloom.report import page, svg
 from worldloom.report.axes import Scale, number, scale
 from worldloom.report.runs import Run, is_number
@@ -12,7 +13,6 @@ from worldloom.suites.plant.charts import BARE, FILTERED, LOGGED, percent
 from worldloom.suites.plant.ope import NOISE
 
 _OFTEN, _MOSTLY = 0.15, 0.4  # of the policy's wishes outside of the data; 0.05 is the data's own
-_SETTLED = 0.05  # change of fitted values towards the end that is taken for none
 _TITLE = "From the data alone"
 
 
@@ -56,31 +56,38 @@ def estimates(ope: Mapping[str, Any], run: Run) -> str:
     ]
     head = ["estimator", "estimate", "from", "to", "episodes' worth", "truth inside"]
     text = (
-        "Fitted to the log, without touching the plant: what the bare policy would earn in an "
-        f"episode, rewards discounted by {number(_number(ope.get('gamma')))} a step. The "
-        "intervals of 95 % come from resampling logged episodes: they tell of the chance in the "
-        "log, not of errors of the method."
+        "Learned from the log, without touching the plant: what the bare policy would earn in an "
+        f"episode, rewards discounted by {number(_number(ope.get('gamma')))} a step. Go by the "
+        "first interval, of 95 %: it is as wide as learned models vary, as estimators differ, as "
+        "logged rewards stay unexplained, and as states that were never logged may pay."
     )
-    notes = []
+    notes = [_verdict(ope, intervals, truth)] if intervals else []
     if run.evals and ope.get("steps") not in (None, run.evals[-1].get("steps")):
         steps = escape(page.shown(ope["steps"]))
         notes.append(f"<p>These are of update {steps}; the run has gone on since.</p>")
-    drift = _number(ope.get("fqe_drift"))
-    if drift is not None and drift > _SETTLED:
-        notes.append(
-            "<p>Fitted Q evaluation <b>has not settled</b>: its values still changed by "
-            f"{percent(drift)} % in the last tenth of its updates. Give it more of them "
-            "(--ope-updates) before you go by it.</p>"
-        )
     noise = ""
     if any("importance" in interval.name for interval in intervals):
         noise = (
             f'<p class="soft">Importance sampling judges the policy with noise of {NOISE:g} on its '
-            "actions, as it needs one that varies. Resting on few episodes' worth of evidence, it "
-            "is a guess, however narrow its interval.</p>"
+            f"actions, as it needs one that varies. Below {ENOUGH_EPISODES} episodes' worth of "
+            "evidence it has no interval: its value is a guess.</p>"
         )
     shown = [page.figure(draw), *notes, page.table(head, rows), noise] if intervals else []
     return page.section(_TITLE, *shown, support, text=text)
+
+
+def _verdict(ope: Mapping[str, Any], intervals: Sequence[Interval], truth: float | None) -> str:
+    """Whether to go by the estimates: all doubts, and what the simulator says of them."""
+    doubts = ope.get("doubts")
+    if not isinstance(doubts, list):
+        said = "Whether the estimates are settled is not known."
+    elif doubts:
+        said = f"<b>The estimates are not settled</b>: {escape('; '.join(map(str, doubts)))}."
+    else:
+        said = "<b>The estimates are settled</b>: estimators agree, and the log has such states."
+    if intervals[0].holds(truth) == "no":
+        said += " <b>They are wrong all the same</b>: the truth is outside of the first interval."
+    return f"<p>{said}</p>"
 
 
 def _support(support: Any) -> str:
@@ -93,7 +100,7 @@ def _support(support: Any) -> str:
         "actions first, or try it under supervision."
     )
     if outside <= _OFTEN:
-        verdict = "It stays where there are data: the estimates rest on evidence."
+        verdict = "In logged situations it stays where there are data."
     elif outside <= _MOSTLY:
         verdict = "It leaves the data now and then: take the estimates with care."
     said = (
@@ -153,6 +160,7 @@ def _interval(row: Interval, across: Scale, y: float) -> str:
         x = float(across(row.value))
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="currentColor"/>')
     value, low, high = (number(v, 4) for v in row[1:])
-    said = f"<title>{escape(f'{row.name}: {value}, from {low} to {high}')}</title>"
+    words = f"from {low} to {high}" if row.low is not None else "no interval"
+    said = f"<title>{escape(f'{row.name}: {value}, {words}')}</title>"
     ink = svg.color(FILTERED)
     return f'<g class="interval" style="color:{ink}">{said}{"".join(drawn)}</g>'

@@ -165,6 +165,7 @@ class PlantFiles(Hook):
             return
         assert run.problem.data is not None
         data, horizon = run.problem.data(), run.problem.env.spec.horizon
+        assert horizon is not None
         key = jax.random.key(OPE_KEY + run.config.seed)
         gamma = gamma_of(run.config)
         estimates = off_policy_evaluation(run.agents, data, gamma, horizon, updates, key)
