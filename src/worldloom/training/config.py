@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin
 from worldloom import algos
 from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_fields, check_seed
+from worldloom.core.files import plain
 from worldloom.core.names import suggest
 from worldloom.training.suite import Suite
 
@@ -228,8 +229,9 @@ def read_header(folder: str | Path) -> dict[str, Any]:
         )
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
+        unchanged = header.get("sha256") in (None, header_digest(header))
         settings = dict(header["config"])
-        if header.get("format") == FORMAT:
+        if header.get("format") == FORMAT and unchanged:
             _ = header["suite"], settings["env"]  # which all others need
             return header | {"config": _completed(settings)}
         version = header.get("versions", {}).get("worldloom", "0.1")
@@ -238,10 +240,21 @@ def read_header(folder: str | Path) -> dict[str, Any]:
             f"{path} does not hold the settings of a run ({type(error).__name__}: {error}); "
             "name another folder"
         ) from error
+    if not unchanged:
+        raise ValueError(
+            f"{path} was changed after the run wrote it, or is damaged (its sha256 is another); "
+            "put it back, or give settings as flags; without its sha256 it is taken as it is"
+        )
     raise ValueError(
         f"{folder} was written by worldloom {version}, whose runs this version cannot read; "
         "train again, or look at it with that version"
     )
+
+
+def header_digest(header: Mapping[str, Any]) -> str:
+    """The sha256 that config.json holds of everything else in it."""
+    others = {name: value for name, value in header.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(plain(others), sort_keys=True).encode()).hexdigest()
 
 
 def _completed(kept: dict[str, Any]) -> dict[str, Any]:
