@@ -83,3 +83,23 @@ def test_what_cannot_be_fitted_or_loaded_is_refused(cloner, bandit, tmp_path):
     np.savez(tmp_path / "other.npz", x=np.zeros(1))
     with pytest.raises(ValueError, match=r"other.npz: this is no policy"):
         load_policy(tmp_path / "other.npz")
+
+
+def test_a_damaged_policy_is_refused_or_unharmed(cloner, bandit, tmp_path):
+    import jax
+
+    policy = cloner.fit(bandit(rows=64), 5)
+    path = policy.save(tmp_path / "policy")
+    sound = path.read_bytes()
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(150):
+        data = bytearray(sound)
+        data[rng.integers(len(data))] ^= int(rng.integers(1, 256))
+        path.write_bytes(data)
+        try:
+            loaded = load_policy(path)
+        except ValueError as error:
+            refused += "\n" not in str(error)
+            continue
+        jax.tree.map(np.testing.assert_array_equal, loaded.state, policy.state)
+    assert refused > 50

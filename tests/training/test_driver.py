@@ -1,5 +1,6 @@
 """The host's part of a run alone: its trainer only counts, so nothing is compiled."""
 
+import errno
 import json
 import os
 import shutil
@@ -27,8 +28,8 @@ def newest(folder: Path) -> int | None:
 class Interrupt(Hook):
     """Presses Ctrl-C at one of the occasions of a hook."""
 
-    def __init__(self, occasion: str):
-        setattr(self, occasion, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    def __init__(self, occasion: str, number: int = signal.SIGINT):
+        setattr(self, occasion, lambda *_: os.kill(os.getpid(), number))
 
 
 class Watch(Hook):
@@ -122,6 +123,16 @@ def test_ctrl_c_between_chunks_loses_nothing(
     assert [row["iteration"] for row in rows] == list(range(1, 7))
 
 
+def test_sigterm_ends_a_run_as_ctrl_c_does(counting, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    hooks = [Interrupt("on_iterations", signal.SIGTERM)]
+    result = train(counting.suite, counting.config(), tmp_path / "run", hooks=hooks)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "stopping after this chunk" in capsys.readouterr().err
+    assert (result.interrupted, result.iteration, newest(result.folder)) == (True, 2, 2)
+    assert train(counting.suite, counting.config(), result.folder, resume=True).iteration == 6
+
+
 def test_ctrl_c_while_a_header_is_written_loses_nothing(counting, tmp_path):
     """Suites score random play for it, which may take a while."""
 
@@ -182,6 +193,104 @@ def test_a_run_whose_hook_fails_closes_the_others_and_keeps_its_checkpoint(count
         train(counting.suite, counting.config(), tmp_path / "run", hooks=[Fails(), watch])
     assert watch.noted[-1] == "close"
     assert newest(tmp_path / "run") == 6
+
+
+def test_a_full_disk_says_what_was_kept(counting, tmp_path, contents):
+    """Whatever fails first; what is closed afterwards may fail once more."""
+
+    class Full(Hook):
+        def on_iterations(self, run, rows):
+            if run.iteration == full_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for full_at, kept in ((2, "holds no checkpoint yet"), (4, "keeps its checkpoint of step 20:")):
+        watch, folder = Watch(), tmp_path / str(full_at)
+        with pytest.raises(OSError, match=kept) as told:
+            train(counting.suite, counting.config(), folder, hooks=[Full(), watch])
+        assert told.value.errno == errno.ENOSPC
+        assert "\n" not in str(told.value)
+        assert str(told.value).count("No space left on device") == 1
+        assert watch.noted[-1] == "close"
+        assert not (folder / ".lock").exists()
+    assert train(counting.suite, counting.config(), folder, resume=True).iteration == 6
+
+
+# Damage ------------------------------------------------------------------------------------------
+
+
+def harm(step: Path) -> None:
+    for path in step.rglob("d/*"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
+    counting, tmp_path, capsys, read_rows
+):
+    folder = tmp_path / "run"
+    train(counting.suite, counting.config(), folder)
+    harm(folder / "checkpoints" / "6")
+    assert load(counting.suite, folder).iteration == 4
+    assert newest(folder) == 6, "who only reads changes nothing"
+    assert "checkpoints/6 is damaged" in capsys.readouterr().err
+    result = train(counting.suite, counting.config(steps=80), folder, resume=True)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert result.iteration == newest(folder) == 8
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {"6", "8", "6.damaged-1"}
+    rows = read_rows(folder / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(1, 9))
+    for step in ("6", "8"):
+        harm(folder / "checkpoints" / step)
+    with pytest.raises(ValueError, match=r"8 is damaged .*train from the start") as told:
+        load(counting.suite, folder)
+    assert "\n" not in str(told.value)
+
+
+def test_a_changed_config_is_refused_in_one_line(counting, tmp_path, contents):
+    folder = tmp_path / "run"
+    train(counting.suite, counting.config(), folder)
+    path = folder / "config.json"
+    whole = path.read_text()
+    for old, new in (('"seed": 0', '"seed": 1'), ('"steps": 60', '"steps": 90')):
+        assert old in whole
+        path.write_text(whole.replace(old, new))
+        before = contents(folder)
+        for read in (
+            lambda: load(counting.suite, folder),
+            lambda: train(counting.suite, counting.config(), folder, resume=True),
+        ):
+            with pytest.raises(ValueError, match=r"config\.json was changed after") as told:
+                read()
+            assert len(str(told.value)) - len(str(path)) < 250
+            assert "\n" not in str(told.value)
+        assert contents(folder) == before
+    # Taken as it is by those who say so, and by runs that are older than the sum.
+    header = json.loads(whole)
+    assert header.pop("sha256")
+    path.write_text(json.dumps(header))
+    assert load(counting.suite, folder).iteration == 6
+    path.write_text(whole)
+    assert load(counting.suite, folder).iteration == 6
+
+
+def test_a_bad_byte_in_the_metrics_costs_its_line_alone(counting, tmp_path, capsys, read_rows):
+    folder = tmp_path / "run"
+    train(counting.suite, counting.config(), folder)
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        path = folder / name
+        path.write_bytes(path.read_bytes().replace(b'{"iteration": 2', b'{"iteration\xfe: 2'))
+    train(counting.suite, counting.config(steps=80), folder, resume=True)
+    rows = read_rows(folder / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == [1, 3, 4, 5, 6, 7, 8]
+    assert [row["iteration"] for row in read_rows(folder / "eval.jsonl")] == [4, 6, 8]
+    told = capsys.readouterr().err
+    assert "metrics.jsonl: 1 of 6 lines are damaged" in told
+    assert told.count("\n") == 2
+    assert (folder / "metrics.jsonl.damaged-1").read_bytes().count(b"\n") == 6
 
 
 # Folders -----------------------------------------------------------------------------------------
@@ -280,6 +389,29 @@ def test_a_run_killed_before_its_first_checkpoint_says_so(counting, tmp_path, co
     with pytest.raises(ValueError, match="holds no complete checkpoint: it was stopped before"):
         load(counting.suite, folder)
     assert contents(folder) == before
+
+
+def test_a_run_folder_is_for_one_process(counting, tmp_path, contents):
+    folder, told = tmp_path / "run", []
+
+    class Second(Hook):
+        def on_record(self, run):
+            before = contents(folder)
+            for options in ({"resume": True}, {}):
+                second = Run(run.suite, run.config, folder, run.problem, counting.trainer())
+                with pytest.raises(ValueError, match="is being trained by process") as error:
+                    driver.drive(second, **options)
+                told.append(str(error.value))
+            assert contents(folder) == before
+            assert load(counting.suite, folder).iteration in (2, 6), "others may read"
+
+    train(counting.suite, counting.config(record_every=30), folder, hooks=[Second()])
+    assert len(told) == 4
+    assert all(f"by process {os.getpid()};" in line for line in told)
+    assert not (folder / ".lock").exists()
+    # What a killed process leaves behind holds nobody up.
+    (folder / ".lock").write_text("1")
+    assert train(counting.suite, counting.config(steps=80), folder, resume=True).iteration == 8
 
 
 def test_a_run_is_not_resumed_backwards(counting, tmp_path, contents):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -69,7 +70,7 @@ def test_config_json_says_what_ran_and_where(finished_run, tiny):
     about = json.loads((finished_run / "config.json").read_text())
     assert set(about) == {
         "format", "suite", "command", "config", "hash", "steps_per_iteration",
-        "reference_scores", "turn_order", "versions", "machine",
+        "reference_scores", "turn_order", "versions", "machine", "sha256",
     }  # fmt: skip
     assert (about["format"], about["suite"]) == (2, "grid")
     assert np.isfinite(about["reference_scores"]["random play"])
@@ -284,6 +285,7 @@ def test_what_is_newer_than_a_run_is_as_its_algorithm_has_it_by_itself(copied):
     """Not as the suite has it now: the run began without it."""
     path = copied / "config.json"
     header = json.loads(path.read_text())
+    del header["sha256"]  # else the run would say that it was changed
     header["config"] |= {"env": "gymnax:CartPole-v1", "algo": "dqn", "dqn": {"gamma": 0.5}}
     path.write_text(json.dumps(header))
     kept = read_header(copied)["config"]["dqn"]
@@ -441,9 +443,15 @@ def test_another_process_plays_the_same_run(killed, finished_run, read_rows):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_run_cleanly_and_says_how_to_go_on(tmp_path, tiny):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_a_run_cleanly_and_say_how_to_go_on(tmp_path, tiny, number):
     process, folder = start_training(tmp_path)
-    process.send_signal(signal.SIGINT)
+    second = [sys.executable, "-m", "worldloom", "train", "--resume", str(folder)]
+    refused = subprocess.run(second, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert f"is being trained by process {process.pid};" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "stopping after this chunk" in err
@@ -454,3 +462,53 @@ def test_ctrl_c_ends_a_run_cleanly_and_says_how_to_go_on(tmp_path, tiny):
     assert kept == len(rows), "nothing that was played is lost"
     steps = 20 * (kept + 2)
     assert train(GRID, tiny(steps=steps), folder, resume=True, report=False).steps == steps
+
+
+@pytest.mark.slow
+def test_a_signal_is_heard_while_modules_are_imported(tmp_path):
+    """Also by packages that take any error for one that is missing; at once, and without noise."""
+    slow = """
+try:
+    print("importing", flush=True)
+    import time
+    time.sleep(60)
+except BaseException:
+    pass
+"""
+    (tmp_path / "slow_world.py").write_text(slow + "make = None\n")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        command = [sys.executable, "-m", "worldloom", "train", "slow_world.py:make"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=50)[1] == "worldloom train: stopped at once\n"
+        assert process.returncode == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_full_disk_is_one_line(finished_run, tmp_path, fits):
+    """A limit on the size of files stands in for it: of the metrics, or of the first checkpoint."""
+    steps = (finished_run / "checkpoints").rglob("*")
+    most = max(path.stat().st_size for path in steps if path.is_file()) + (3000 if fits else -500)
+    limited = (
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most})); "
+        "from worldloom.cli.main import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", limited, "train", *COMMAND.split(), "--out", str(tmp_path)]
+    no_programs = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1000"}  # they would not fit
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=os.environ | no_programs
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert len(ended.stderr) < 300 + 2 * len(str(tmp_path))
+    assert "File too large" in ended.stderr
+    (folder,) = tmp_path.iterdir()
+    if not fits:
+        assert "holds no checkpoint yet" in ended.stderr
+        return
+    (told,) = re.findall(r"keeps its checkpoint of step ([\d,]+): make room", ended.stderr)
+    assert load(GRID, folder).steps == int(told.replace(",", ""))

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +63,61 @@ def test_a_torn_line_is_left_out(tmp_path):
     assert read_json_lines(tmp_path / "missing.jsonl") == []
 
 
+BAD_BYTES = {
+    "not JSON": (b'{"iteration": 3', b'{"iteration" 3'),
+    "not UTF-8": (b'{"iteration": 3', b'{"iteration\xff: 3'),
+    "no row": (b'{"iteration": 3, "run": 1}', b"31"),
+    "two rows in one": (b'"run": 1}\n{"iteration": 4', b'"run": 1}\x0b{"iteration": 4'),
+    "an iteration to come": (b'{"iteration": 3', b'{"iteration": 9'),
+    "the last one": (b'{"iteration": 6', b'{"iteration; 6'),
+    "the last byte": (b'6, "run": 1}\n', b'6, "run": 1}\x0b'),
+}
+
+
+@pytest.mark.parametrize("damage", BAD_BYTES)
+def test_a_bad_byte_costs_its_line_alone_and_the_file_is_set_aside(tmp_path, capsys, damage):
+    path = tmp_path / "rows.jsonl"
+    whole = b"".join(b'{"iteration": %d, "run": 1}\n' % n for n in range(1, 7))
+    harmed = whole.replace(*BAD_BYTES[damage])
+    assert harmed != whole
+    path.write_bytes(harmed)
+    JsonLines(path, done=6).close()
+    rows = [row["iteration"] for row in read_json_lines(path)]
+    told = capsys.readouterr().err
+    lost = {3, 4} if damage == "two rows in one" else {6} if "last" in damage else {3}
+    assert rows == sorted({1, 2, 3, 4, 5, 6} - lost)
+    assert (tmp_path / "rows.jsonl.damaged-1").read_bytes() == harmed
+    assert told.count("\n") == 1
+    assert "1 of" in told
+    assert "kept as rows.jsonl.damaged-1" in told
+    # What was set aside stays, and is not looked at again.
+    JsonLines(path, done=6).close()
+    assert len(list(tmp_path.iterdir())) == 2
+    path.write_bytes(harmed)
+    JsonLines(path, done=6).close()
+    assert (tmp_path / "rows.jsonl.damaged-2").exists()
+
+
+def test_what_will_come_again_is_dropped_without_a_word(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"iteration": {n}}}\n' for n in range(1, 9)) + '{"iter')
+    JsonLines(path, done=4).close()
+    assert [row["iteration"] for row in read_json_lines(path)] == [1, 2, 3, 4]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("good", "bad"), [("3,", "x,"), ("3,", "\x003"), ("1\n4", "1_4")])
+def test_a_table_with_a_bad_byte_is_set_aside(tmp_path, capsys, good, bad):
+    path = tmp_path / "table.csv"
+    whole = "iteration,x\n" + "".join(f"{n},1\n" for n in range(1, 7))
+    path.write_text(whole.replace(good, bad))
+    CsvTable(path, ["iteration", "x"], done=6).close()
+    kept = [line.split(",")[0] for line in path.read_text().splitlines()]
+    assert kept == ["iteration", "1", "2", *(["4"] if "4" not in good else []), "5", "6"]
+    assert (tmp_path / "table.csv.damaged-1").exists()
+    assert "1 of 7 lines" in capsys.readouterr().err or "\n" in good
+
+
 def test_a_table_has_its_columns_in_order_and_gaps_where_nothing_is_known(tmp_path):
     path = tmp_path / "table.csv"
     table = CsvTable(path, ["iteration", "agent", "loss"])
@@ -110,3 +166,16 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         write_text(path, "half")
     assert json.loads(path.read_text()) == {"a": [0, 1], "b": None}
+
+
+def test_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch):
+    from worldloom.core import files
+
+    happened = []
+    monkeypatch.setattr(files, "sync", lambda path: happened.append((Path(path), path.exists())))
+    path = tmp_path / "config.json"
+    write_text(path, "new")
+    (draft, there), last = happened
+    assert (draft.parent, there) == (tmp_path, True)
+    assert draft != path
+    assert last == (tmp_path, True)

@@ -20,7 +20,7 @@ from flax import serialization
 from numpy.typing import ArrayLike, NDArray
 
 from worldloom.algos.iqn import IQN, IQNConfig, midpoints
-from worldloom.core.files import write_bytes
+from worldloom.core.files import with_digest, without_digest, write_bytes
 from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.iqn import IQNJAX
@@ -265,17 +265,17 @@ class JAXModel:
         }
         path = Path(file_path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, serialization.msgpack_serialize(content))
+        write_bytes(path, with_digest(serialization.msgpack_serialize(content)))
 
     def load(self, file_path: str | os.PathLike[str]) -> None:
         """Takes up a saved model bit for bit; a file that does not fit changes nothing."""
         data = Path(file_path).read_bytes()
         try:
-            content: Any = serialization.msgpack_restore(data)
+            content: Any = serialization.msgpack_restore(without_digest(data))
             known = content["format"] == FORMAT
         except Exception as error:
             raise ValueError(
-                f"{file_path}: not a saved model, or cut off while it was written; save it again"
+                f"{file_path}: not a saved model, or cut off or damaged since; save it again"
             ) from error
         if not known:
             raise ValueError(f"{file_path}: format {content['format']!r}; {FORMAT!r} is known here")

@@ -1,6 +1,8 @@
 """A policy learned offline, for people: it acts on numpy arrays, is saved to a file and loaded."""
 
 import json
+import zipfile
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,11 +52,15 @@ class LearnedPolicy:
 
 def load_policy(path: str | Path) -> LearnedPolicy:
     """The policy that `LearnedPolicy.save` wrote."""
-    with np.load(path, allow_pickle=False) as stored:
-        if "about" not in stored:
-            raise ValueError(f"{path}: this is no policy that `save` of a learned policy wrote")
-        about = json.loads(str(stored["about"]))
-        leaves = [jnp.asarray(stored[name]) for name in sorted(stored) if name != "about"]
+    try:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            stored = dict(file)  # each is checked by the sum that a zip file keeps of it
+    except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: no npz file, or a damaged one; save the policy again") from error
+    if "about" not in stored:
+        raise ValueError(f"{path}: this is no policy that `save` of a learned policy wrote")
+    about = json.loads(str(stored.pop("about")))
+    leaves = [jnp.asarray(stored[name]) for name in sorted(stored)]
     if about["format"] != FORMAT:
         raise ValueError(f"{path}: format {about['format']}; this version reads {FORMAT}")
     agent = _make_agent(about)

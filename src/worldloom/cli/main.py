@@ -7,8 +7,11 @@ those of this package, and those that a suite brings along.
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from worldloom import __version__
+from worldloom.core.files import DISK_ERRORS
+from worldloom.core.interrupts import on_signal
 from worldloom.core.lazy import resolve
 from worldloom.core.names import one_line, suggest
 
@@ -46,8 +49,35 @@ def commands() -> dict[str, tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand; 0 is success, 2 is bad input, 130 a run ended by Ctrl-C."""
+    """Runs one subcommand; 0 is success, 2 is bad input, 1 a full disk, 130 an end by Ctrl-C."""
     args = list(sys.argv[1:] if argv is None else argv)
+    said = f"worldloom {args[0]}" if args else "worldloom"
+    stopped = f"{said}: stopped at once"
+
+    def leave() -> None:
+        print(stopped, file=sys.stderr, flush=True)
+        os._exit(130)
+
+    def react() -> None:
+        if _importing():  # which may take an interrupt for a package that is missing
+            leave()
+        raise KeyboardInterrupt
+
+    try:
+        with on_signal(react, leave) if argv is None else nullcontext():
+            return _run(args)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, ImportError) as error:  # the last: an extra that is missing
+        print(one_line(f"{said}: {error}"), file=sys.stderr)
+        return 1 if getattr(error, "errno", None) in DISK_ERRORS else 2
+    except KeyboardInterrupt:
+        print(stopped, file=sys.stderr)
+        return 130
+
+
+def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
@@ -59,17 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in known:
         print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
         return 2
-    try:
-        return resolve(known[name][0])(rest)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError, ImportError) as error:  # the last: an extra that is missing
-        print(one_line(f"worldloom {name}: {error}"), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"worldloom {name}: stopped at once", file=sys.stderr)
-        return 130
+    return resolve(known[name][0])(rest)
+
+
+def _importing() -> bool:
+    """Whether the main thread is in the middle of an import."""
+    frame = sys._getframe()
+    while frame is not None and "importlib" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _help() -> str:

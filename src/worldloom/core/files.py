@@ -1,6 +1,9 @@
 """Files written whole or not at all, values as JSON knows them, and files that others wrote."""
 
 import ctypes
+import errno
+import hashlib
+import itertools
 import json
 import math
 import os
@@ -13,6 +16,11 @@ from typing import Any
 
 from worldloom.core.names import one_line
 
+# What is wrong with a disk, and not with what was asked for.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+_MARK = b"sha256"
+
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
@@ -21,9 +29,31 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")  # others may write it, too
     try:
         yield draft
+        sync(draft)  # or a power failure may leave the new name with nothing behind it
         draft.replace(path)
+        sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def sync(path: str | Path) -> None:
+    """Puts a file's content, or the names in a folder, on the disk."""
+    try:
+        file = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError:
+        if not Path(path).is_dir():  # not every system can do it with folders
+            raise
+
+
+def damaged_name(path: Path) -> Path:
+    """A name beside `path` for what is damaged there, FILE.damaged-N; the first that is free."""
+    numbers = itertools.count(1)
+    names = (path.with_name(f"{path.name}.damaged-{n}") for n in numbers)
+    return next(name for name in names if not name.exists())
 
 
 def replace_folder(draft: str | Path, folder: str | Path) -> Path:
@@ -78,6 +108,21 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     with atomic_path(path) as draft:
         draft.write_bytes(content)
     return Path(path)
+
+
+def with_digest(content: bytes) -> bytes:
+    """`content`, and behind it a sha256 of it, which `without_digest` checks."""
+    return content + _MARK + hashlib.sha256(content).digest()
+
+
+def without_digest(stored: bytes) -> bytes:
+    """The content of `with_digest`; a ValueError if it is damaged. Without a digest, as it is."""
+    content, mark, digest = stored[:-38], stored[-38:-32], stored[-32:]
+    if mark != _MARK:
+        return stored
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError("it is damaged: its sha256 is another")
+    return content
 
 
 def write_text(path: str | Path, text: str) -> Path:

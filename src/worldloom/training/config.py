@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin
 from worldloom import algos
 from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_fields, check_seed
-from worldloom.core.files import read_json
+from worldloom.core.files import plain, read_json
 from worldloom.core.names import one_line, shown, suggest
 from worldloom.training.suite import Suite
 
@@ -243,6 +243,11 @@ def read_header(folder: str | Path) -> dict[str, Any]:
             f"{folder} was written by worldloom {one_line(version, 40)}, whose runs this version "
             "cannot read; train again, or look at it with that version"
         )
+    if header.get("sha256") not in (None, header_digest(header)):
+        raise ValueError(
+            f"{path} was changed after the run wrote it, or is damaged (its sha256 is another); "
+            "put it back, or give settings as flags; without its sha256 it is taken as it is"
+        )
     for name, value in {"suite": header.get("suite"), **_named(settings)}.items():
         if not isinstance(value, str):
             raise ValueError(
@@ -255,6 +260,12 @@ def read_header(folder: str | Path) -> dict[str, Any]:
 def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What no settings can do without."""
     return {name: settings.get(name) for name in ("env", "algo")}
+
+
+def header_digest(header: Mapping[str, Any]) -> str:
+    """The sha256 that config.json holds of everything else in it."""
+    others = {name: value for name, value in header.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(plain(others), sort_keys=True).encode()).hexdigest()
 
 
 def _completed(kept: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 A run advances by iterations, of which each is a fixed number of steps (environment steps over all
 worlds, or updates of an offline algorithm). Between chunks of them the host writes metrics,
-evaluates, saves checkpoints and listens for Ctrl-C.
+evaluates, saves checkpoints and listens for Ctrl-C and SIGTERM.
 """
 
 import math
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from worldloom.core.files import write_bytes, write_json, write_text
+from worldloom.core.files import DISK_ERRORS, sync, write_bytes, write_json, write_text
+from worldloom.core.interrupts import stop_when_asked
 from worldloom.core.mesh import agreed, leads
 from worldloom.training.checkpoint import Checkpoints
-from worldloom.training.config import FORMAT, TrainConfig
+from worldloom.training.config import FORMAT, TrainConfig, header_digest
+from worldloom.training.folders import locked
 from worldloom.training.machine import machine, versions
 from worldloom.training.sinks import JsonLines, read_json_lines
 
@@ -99,29 +100,57 @@ def drive(
 ) -> "Run":
     """Takes a run to the end of its plan; with `resume` on from its newest checkpoint.
 
-    Ctrl-C ends it after the current chunk with a checkpoint; `run.interrupted` then says so. Of
-    several processes, those that do not lead compute their part and write nothing.
+    Ctrl-C and SIGTERM end it after the current chunk with a checkpoint; `run.interrupted` then says
+    so. Of several processes, those that do not lead compute their part and write nothing.
     """
+    folder = run.folder
+    if not leads():
+        return _drive(run, resume, [], command)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not resume and (folder / "config.json").exists():
+            raise ValueError(f"{folder} has just been taken by another run; name another folder")
+        try:
+            return _drive(run, resume, [_Rows(), *hooks], command)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            raise OSError(error.errno, f"{error.strerror}; {_kept(run)}") from None
+
+
+def _kept(run: "Run") -> str:
+    """What is left of a run that could not be written on."""
+    with suppress(ValueError), closing(open_checkpoints(run.folder)) as checkpoints:
+        steps = (checkpoints.latest or 0) * run.trainer.steps_per_iteration
+        return f"{run.folder} keeps its checkpoint of step {steps:,}: make room, and resume it"
+    return f"{run.folder} holds no checkpoint yet: make room, and train from the start"
+
+
+def _drive(run: "Run", resume: bool, hooks: Sequence[Hook], command: str) -> "Run":
     folder, trainer, plan = run.folder, run.trainer, run.plan
-    hooks = [_Rows(), *hooks] if leads() else []
     checkpoints = open_checkpoints(folder) if resume else None
-    try:
+    with ExitStack() as ends:  # each of them is closed, whatever becomes of the others
+        for hook in reversed(hooks):
+            ends.callback(hook.close)
         if checkpoints is not None:
+            ends.callback(checkpoints.close)
             trainer.load(checkpoints.restore(trainer.template()))
             if plan.total < trainer.iteration:
                 raise ValueError(
                     f"{folder} is at step {run.steps:,} already; steps={run.config.steps:,} is "
                     "behind it, ask for more"
                 )
+            if leads():
+                checkpoints.forget_after(trainer.iteration)
             set_clock(run)
         elif leads():
-            folder.mkdir(parents=True, exist_ok=True)
             for name, content in run.problem.files.items():
                 write = write_text if isinstance(content, str) else write_bytes
                 write(folder / name, content)  # pyright: ignore[reportArgumentType]
             checkpoints = Checkpoints(folder / "checkpoints")
+            ends.callback(checkpoints.close)
         # All processes get the signal: those that follow must wait for what the leader says.
-        with _stop_on_signal() as stop:
+        with stop_when_asked(_say_so) as stop:
             if leads():
                 write_json(folder / "config.json", _header(run, command))
             for hook in hooks:
@@ -132,26 +161,27 @@ def drive(
             run.evaluation = _score(run)  # resumed after its last step: nothing was left to do
         for hook in hooks:
             hook.on_end(run)
-    finally:
-        for hook in hooks:
-            hook.close()
-        if checkpoints is not None:
-            checkpoints.close()
     return run
+
+
+def _say_so() -> None:
+    with suppress(RuntimeError):  # the signal came in the middle of another print
+        if leads():
+            print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
 
 
 def set_clock(run: "Run") -> None:
     """Seconds spent up to the checkpoint that was loaded, as the run's own files tell."""
     for row in read_json_lines(run.folder / "metrics.jsonl"):
-        if row["iteration"] <= run.iteration:
-            run.train_seconds = row["seconds"]
+        if row.get("iteration", 0) <= run.iteration:
+            run.train_seconds = row.get("seconds", run.train_seconds)
     for row in read_json_lines(run.folder / "eval.jsonl"):
-        if row["iteration"] <= run.iteration:
-            run.eval_seconds += row["eval_seconds"]
+        if row.get("iteration", 0) <= run.iteration:
+            run.eval_seconds += row.get("eval_seconds", 0.0)
 
 
 def _header(run: "Run", command: str) -> dict[str, Any]:
-    return {
+    header = {
         "format": FORMAT,
         "suite": run.suite.name,
         "command": command,
@@ -162,6 +192,7 @@ def _header(run: "Run", command: str) -> dict[str, Any]:
         "versions": versions(),
         "machine": machine(),
     }
+    return header | {"sha256": header_digest(header)}
 
 
 def curves(row: Row) -> Row:
@@ -241,8 +272,11 @@ def _loop(
             write_json(run.folder / "timing.json", run.timing())
 
     def save() -> None:
+        write_timing()
         state = trainer.state()  # asked for by all processes: each may hold a part of it
         if leads() and checkpoints is not None:
+            for path in filter(Path.is_file, run.folder.iterdir()):
+                sync(path)  # or the tables could miss rows of what the checkpoint has behind it
             checkpoints.save(trainer.iteration, state)
 
     # Asked once a chunk, by all processes.
@@ -255,39 +289,16 @@ def _loop(
             run.eval_seconds += evaluation.seconds
             for hook in hooks:
                 hook.on_evaluation(run, evaluation)
-        write_timing()
+            write_timing()
         if last or due(plan.checkpoint_every):
             save()
         if due(plan.record_every):
             for hook in hooks:
                 hook.on_record(run)
     if trainer.iteration < plan.total:  # stopped
-        write_timing()
         save()
 
 
 def _score(run: "Run") -> Any:
     key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + run.config.seed), run.iteration)
     return run.evaluator(run.agents, key)
-
-
-@contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
-    """The first Ctrl-C asks for a clean end; a second one is the usual KeyboardInterrupt."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask(signum, frame):
-        stop.set()
-        signal.signal(signal.SIGINT, previous)
-        with suppress(RuntimeError):  # the signal came in the middle of another print
-            if leads():
-                print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
-
-    previous = signal.signal(signal.SIGINT, ask)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -1,8 +1,16 @@
-"""Names for folders that hold a result."""
+"""Folders that hold a result: their names, and who may write there."""
 
+import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
 
 
 def world_label(env: str) -> str:
@@ -18,3 +26,39 @@ def new_folder(root: Path, name: str) -> Path:
     while folder.exists():
         folder, n = first.with_name(f"{first.name}-{n}"), n + 1
     return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds a run folder for this process alone, until the block or the process ends.
+
+    The lock is the system's, on a file that says who has it: a killed process leaves none behind.
+    """
+    if fcntl is None:
+        yield
+        return
+    path = Path(folder) / ".lock"
+    while True:
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with file:
+                file.seek(0)
+                raise ValueError(
+                    f"{folder} is being trained by process {file.read()}; wait for its end, stop "
+                    "it, or name another folder"
+                ) from None
+        except OSError:  # a file system without locks
+            pass
+        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            break
+        file.close()  # its owner has just removed it
+    try:
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()

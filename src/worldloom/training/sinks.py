@@ -1,12 +1,19 @@
-"""Sinks of metrics: JSON lines and CSV tables, written on the host between compiled chunks."""
+"""Sinks of metrics: JSON lines and CSV tables, written on the host between compiled chunks.
+
+Rows of iterations that will come again are dropped when a sink is opened. Whatever else cannot be
+kept is damaged: the file as it was is set aside then.
+"""
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldloom.core.files import plain, write_text
+from worldloom.core.files import damaged_name, plain, sync, write_bytes
 
 
 class JsonLines:
@@ -14,8 +21,8 @@ class JsonLines:
 
     def __init__(self, path: Path, done: float = 0):
         self.path = Path(path)
-        kept = [row for row in read_json_lines(self.path) if (row.get("iteration") or 0) <= done]
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        kept = _kept_lines(self.path, lambda line: _parse(line).get("iteration") or 0, done)
+        write_bytes(self.path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))
         self._file = self.path.open("a")
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -31,12 +38,15 @@ class CsvTable:
 
     def __init__(self, path: Path, columns: Sequence[str], done: int = 0):
         self.path, self.columns = Path(path), list(columns)
-        kept: list[str] = []
-        if self.path.exists():
-            lines = self.path.read_text().splitlines(keepends=True)[1:]
-            whole = [line for line in lines if line.endswith("\n")]  # a crash may tear the last
-            kept = [line for line in whole if int(line.split(",", 1)[0]) <= done]
-        write_text(self.path, "".join([",".join(self.columns) + "\n", *kept]))
+        header = ",".join(self.columns).encode() + b"\n"
+
+        def iteration(line: bytes) -> int:
+            if line.count(b",") != header.count(b",") or not line.endswith(b"\n"):
+                raise ValueError("a part of a line, or two of them")
+            return 0 if line == header else int(line.split(b",", 1)[0])
+
+        kept = [line for line in _kept_lines(self.path, iteration, done) if line != header]
+        write_bytes(self.path, b"".join([header, *kept]))
         self._file = self.path.open("a", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
 
@@ -52,13 +62,52 @@ class CsvTable:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete rows of a JSON-lines file; a last line torn by a crash is left out."""
-    if not Path(path).exists():
-        return []
+    """The rows of a JSON-lines file that can be read; a crash may tear the last."""
     rows = []
-    for line in Path(path).read_text().splitlines():
+    for line in _lines(Path(path)):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            rows.append(_parse(line))
+        except ValueError:
+            continue
     return rows
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Lines with their ends, of which a crash may have torn the last; no empty ones."""
+    if not path.exists():
+        return []
+    return re.findall(rb"[^\n]+\n?", path.read_bytes())
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict) or not isinstance(row.get("iteration") or 0, int | float):
+        raise ValueError("not a row")
+    return row
+
+
+def _kept_lines(path: Path, iteration: Callable[[bytes], float], done: float) -> list[bytes]:
+    """Lines of iterations up to `done`; the file is set aside if more than its end is dropped."""
+    kept: list[bytes] = []
+    lost = later = 0  # later: dropped, and will come again unless something follows that does not
+    for line in (lines := _lines(path)):
+        try:
+            number = iteration(line)
+        except ValueError:
+            lost += not later or line != lines[-1]  # else a crash tore it
+            continue
+        if number > done:
+            later += 1
+        else:
+            kept.append(line)
+            lost, later = lost + later, 0
+    if lost:
+        aside = damaged_name(path)
+        shutil.copyfile(path, aside)
+        sync(aside)
+        print(
+            f"{path}: {lost} of {len(lines)} lines are damaged and were left out; the file as it "
+            f"was is kept as {aside.name}",
+            file=sys.stderr,
+        )
+    return kept

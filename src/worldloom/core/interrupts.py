@@ -1,0 +1,101 @@
+"""Ctrl-C and SIGTERM, heard at once: also while compiled code holds the main thread.
+
+Python calls a handler when its main thread is back from compiled code, which may be compiling for
+a minute. A thread that the system wakes at once speaks up in its place.
+"""
+
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # schedulers send the second where people press Ctrl-C
+PATIENCE = 1.0  # seconds in which the main thread should be back
+_busy: list[Callable[[], None]] = []
+
+
+@contextmanager
+def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[None]:
+    """Within the block, calls `react` where Ctrl-C is pressed or SIGTERM comes.
+
+    busy: called first, in another thread, if the main thread takes longer than `PATIENCE` to hear.
+    Other threads than the main one hear no signals: in these, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, theirs = socket.socketpair()  # a byte for each signal, until the main thread takes it
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    over = threading.Event()
+
+    def take() -> bytes:
+        try:
+            return ours.recv(1)
+        except BlockingIOError:
+            return b""
+
+    def handle(signum, frame):
+        while take():
+            pass
+        react()
+
+    def waits() -> bool:
+        return bool(select.select([ours], [], [], 0)[0]) and not over.is_set()
+
+    def watch():
+        while select.select([ours], [], []) and not over.is_set():
+            looks = (waits() for _ in range(10) if not over.wait(PATIENCE / 10))
+            if all(looks) and (signum := take()) and signal.getsignal(signum[0]) is handle:
+                busy()
+
+    former = {number: signal.signal(number, handle) for number in SIGNALS}
+    wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    _busy.append(busy)
+    try:
+        yield
+    finally:
+        _busy.pop()
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        over.set()
+        theirs.close()
+        thread.join()
+        ours.close()
+
+
+@contextmanager
+def stop_when_asked(announce: Callable[[], None]) -> Iterator[threading.Event]:
+    """An event that the first signal sets, for an end in good order; another is an interrupt.
+
+    announce: says so.
+    """
+    stop, late = threading.Event(), []
+    outer = _busy[-1] if _busy else lambda: None
+
+    def ask() -> None:
+        stop.set()
+        announce()
+
+    def react() -> None:
+        if late:  # said already
+            late.clear()
+        elif stop.is_set():
+            raise KeyboardInterrupt
+        else:
+            ask()
+
+    def busy() -> None:
+        if stop.is_set():
+            outer()
+        else:
+            late.append(True)
+            ask()
+
+    with on_signal(react, busy):
+        yield stop

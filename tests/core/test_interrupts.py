@@ -1,0 +1,83 @@
+"""Signals are heard at once, also while compiled code holds the main thread."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from worldloom.core import interrupts
+from worldloom.core.interrupts import on_signal, stop_when_asked
+
+# A main thread that is in one call of compiled code for minutes, unless it is ended.
+BUSY = """
+import hashlib, os
+from worldloom.core import interrupts
+
+interrupts.PATIENCE = 0.1
+def leave():
+    print("left", flush=True)
+    os._exit(130)
+
+with interrupts.on_signal(leave, leave):
+    with interrupts.stop_when_asked(lambda: print("asked", flush=True)) as stop:
+        try:
+            print("busy", flush=True)
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+        except KeyboardInterrupt:  # both signals came before it was busy
+            leave()
+"""
+
+
+@pytest.mark.parametrize("number", interrupts.SIGNALS)
+def test_the_first_signal_asks_and_the_second_interrupts(number):
+    said, before = [], [signal.getsignal(n) for n in interrupts.SIGNALS]
+    with stop_when_asked(lambda: said.append(1)) as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert said == [1]
+    assert [signal.getsignal(n) for n in interrupts.SIGNALS] == before
+
+
+def test_contexts_can_be_nested(monkeypatch):
+    heard = []
+    with on_signal(lambda: heard.append("outer"), heard.clear):
+        with stop_when_asked(lambda: heard.append("inner")):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert heard == ["inner", "outer"]
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_other_threads_change_nothing():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with stop_when_asked(lambda: None) as stop:
+            seen.append((signal.getsignal(signal.SIGTERM) is before, stop.is_set()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(True, False)]
+
+
+@pytest.mark.slow
+def test_signals_are_heard_while_compiled_code_runs():
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "busy\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "left\n"
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
