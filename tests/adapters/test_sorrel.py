@@ -224,22 +224,6 @@ def test_a_copied_model_goes_on_like_the_first(copied):
     assert results[0] == results[1]
 
 
-def test_the_memory_learns_from_the_model_which_actions_explored():
-    agent = DQN(DQNConfig(hidden=(16,), batch_size=8, n_step=2), 4)
-    ours = JAXModel(3, 4, agent, memory_size=64, n_frames=FRAMES)
-    state = np.ones(FRAMES * ours.features, np.float32)
-    best = ours.take_action(state)
-    ours.set_epsilon(1.0)
-    taken = [ours.take_action(state)]
-    ours.memory.add(state[-ours.features :], taken[0], 0.0, False)
-    for _ in range(20):
-        taken += parallel_take_actions([ours], [state]).tolist()
-        ours.memory.add(state[-ours.features :], taken[-1], 0.0, False)
-    explored = np.asarray(ours.memory.state.rows.explored[:21, 0])
-    assert explored.tolist() == [action != best for action in taken]
-    assert 0 < explored.sum() < 21
-
-
 def test_positional_arguments_are_in_the_order_of_the_original():
     ours = JAXiRainbowModel((3,), 4, 8, 0.6, "cpu", 7, 2, 1, 50, 4, 16, 64, 0.1, 0.2, 0.3, 5)
     config = ours.agent.config

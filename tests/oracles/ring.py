@@ -17,7 +17,6 @@ class Row:
     terminated: bool
     final: bool
     episode: int
-    explored: bool
 
 
 class EpisodeRing:
@@ -45,7 +44,6 @@ class EpisodeRing:
         terminated: bool,
         first: bool,
         final: bool,
-        explored: bool = False,
     ) -> None:
         """Append a row.
 
@@ -54,13 +52,11 @@ class EpisodeRing:
             terminated: the action ended the episode.
             first: the row starts a new episode (the very first row does in any case).
             final: the row only holds the last observation of its episode; no action was taken.
-            explored: the action was a random one; returns of earlier rows end before it.
         """
         if first:
             self._episode = self._time
         frame = np.array(frame, dtype=np.float32)
-        row = Row(frame, action, reward, terminated, final, self._episode, explored)
-        self._rows.append(row)
+        self._rows.append(Row(frame, action, reward, terminated, final, self._episode))
         self._time += 1
 
     def valid_rows(self) -> list[int]:
@@ -115,7 +111,7 @@ class EpisodeRing:
             if time + step not in live:
                 return False
             row = self._row(time + step)
-            if row.final or row.episode != episode or (step > 0 and row.explored):
+            if row.final or row.episode != episode:
                 return False
             if row.terminated:
                 return step == k - 1

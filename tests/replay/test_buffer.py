@@ -195,17 +195,6 @@ def test_memories_without_room_for_a_window_are_refused(options, legacy):
 # What returns over several steps are made of, and what the original's users find ------------------
 
 
-def test_returns_end_before_an_action_that_explored():
-    memory = buffer(n_step=3)
-    for number, greedy in enumerate((2, 1, None, 0), start=1):  # the third was not asked for
-        memory.greedy_action = greedy
-        memory.add(frame(number), 1, float(number), False)
-    memory.add(frame(5), 1, 5.0, True)
-    windows = {s[-2]: (r, d) for s, _, (r,), _, (d,), _ in zip(*memory.sample(64), strict=True)}
-    # Row 4 explored: who comes to it stops there. Row 1 did too, and its own reward counts.
-    assert windows == {1: (2.75, 0), 2: (3.5, 0), 3: (3.0, 0), 4: (6.5, 1), 5: (5.0, 1)}
-
-
 def test_columns_read_as_those_of_the_original():
     memory = buffer()
     memory.extra_data["positions"] = np.zeros((CAPACITY, 2), np.int64)

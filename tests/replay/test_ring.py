@@ -30,7 +30,7 @@ class Compiled:
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        blank = Transition(jnp.zeros((2,)), jnp.int32(0), jnp.float32(0), *[jnp.asarray(False)] * 4)
+        blank = Transition(jnp.zeros((2,)), jnp.int32(0), jnp.float32(0), *[jnp.asarray(False)] * 3)
         self.empty = ring.init(blank)
         self.write = jax.jit(self._write)
         self.extend = jax.jit(ring.extend)
@@ -65,8 +65,9 @@ def history(flags: np.ndarray) -> Transition:
     count, lanes, _ = flags.shape
     number = np.arange(1, count + 1)[:, None] + 100 * np.arange(lanes)
     frame = np.stack([number, -number], axis=-1).astype(np.float32)
+    terminated, first, final = np.moveaxis(flags, -1, 0)
     return Transition(
-        frame, number.astype(np.int32), number.astype(np.float32), *np.moveaxis(flags, -1, 0)
+        frame, number.astype(np.int32), number.astype(np.float32), terminated, first, final
     )
 
 
@@ -77,7 +78,7 @@ def oracles(ring: Ring, rows: Transition, count: int) -> list[EpisodeRing]:
         oracle = EpisodeRing(ring.capacity, ring.num_frames, ring.n_step, ring.gamma)
         for t in range(count):
             row = jax.tree.map(lambda x, t=t, lane=lane: x[t, lane], rows)
-            oracle.add(*vars(row).values())
+            oracle.add(row.frame, row.action, row.reward, row.terminated, row.first, row.final)
         made.append(oracle)
     return made
 
@@ -99,9 +100,9 @@ def assert_window_equal(ours: Batch, index: int, oracle: dict) -> None:
 
 
 def flags_of(seed: int, lanes: int) -> np.ndarray:
-    """(ROWS, lanes, 4): terminated, first, final, explored; rare or frequent, in any mix."""
+    """(ROWS, lanes, 3): terminated, first, final; rare or frequent, in any combination."""
     rng = np.random.default_rng(seed)
-    return rng.random((ROWS, lanes, 4)) < rng.choice([0.0, 0.1, 0.4], size=4)
+    return rng.random((ROWS, lanes, 3)) < rng.choice([0.0, 0.1, 0.4], size=3)
 
 
 histories = given(seed=st.integers(0, 2**32 - 1), count=st.integers(0, ROWS))
@@ -177,7 +178,6 @@ def episodes(ring: Ring, lengths: list[int]) -> Transition:
         terminated=no,
         first=no | np.array(first)[:, None],
         final=no | np.array(final)[:, None],
-        explored=no,
     )
 
 

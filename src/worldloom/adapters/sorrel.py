@@ -24,7 +24,6 @@ from worldloom.core.files import with_digest, without_digest, write_bytes
 from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.iqn import IQNJAX
-from worldloom.nn.values import is_exploratory
 from worldloom.replay.buffer import JAXBuffer
 
 FORMAT = "worldloom model 2"
@@ -154,11 +153,10 @@ class JAXModel:
         Any shape with n_frames * features numbers, such as `memory.current_state()` and the
         present frame put together.
         """
-        self.rng_key, actions = _act(
+        self.rng_key, action = _act(
             self.agent, self.learner.params, self.frames(state), self.rng_key, self.epsilon
         )
-        action, self.memory.greedy_action = np.asarray(actions).tolist()
-        return action
+        return int(action)
 
     def frames(self, state: ArrayLike) -> NDArray[np.float32]:
         """A stack of frames as the network takes it, (1, n_frames, features)."""
@@ -390,11 +388,9 @@ def _init(agent: Any, key: Key, obs: Array) -> PyTree:
 
 
 def act_once(agent: Any, params: PyTree, obs: Array, key: Key, epsilon: Array) -> tuple[Key, Array]:
-    """The next key, and one model's action and greedy action (2,) for obs (1, frames, features)."""
+    """The next key, and one model's action () for obs (1, frames, features)."""
     key, act_key = jax.random.split(key)
-    action, values = agent.act(params, obs, act_key, explore=epsilon)
-    greedy = jnp.where(is_exploratory(action, values), values.argmax(axis=-1), action)
-    return key, jnp.concatenate([action, greedy])
+    return key, agent.act(params, obs, act_key, explore=epsilon)[0][0]
 
 
 def learn_once(

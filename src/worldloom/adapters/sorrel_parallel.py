@@ -40,7 +40,7 @@ def parallel_take_actions(
     config = IQNConfig(hidden=hidden, act_quantiles=n_tau, act_levels="random")
     observations = np.asarray(all_observations, np.float32)[:, None]
     keys, greedy = list(draws.as_key(jnp.stack(list(all_rng_keys)))), np.zeros(len(observations))
-    return np.asarray(_act_all(IQN(config, actions), params, observations, keys, greedy)[1])[0]
+    return np.asarray(_act_all(IQN(config, actions), params, observations, keys, greedy)[1])
 
 
 def _models_act(models: list[JAXModel], observations: Any) -> NDArray[np.int32]:
@@ -55,9 +55,9 @@ def _models_act(models: list[JAXModel], observations: Any) -> NDArray[np.int32]:
             [m.rng_key for m in group],
             np.array([m.epsilon for m in group], np.float32),
         )
-        actions[places], greedy = np.asarray(chosen)
-        for model, key, action in zip(group, keys, greedy.tolist(), strict=True):
-            model.rng_key, model.memory.greedy_action = key, action
+        actions[places] = chosen
+        for model, key in zip(group, keys, strict=True):
+            model.rng_key = key
     return actions
 
 
@@ -110,7 +110,7 @@ def _act_all(
 ) -> tuple[list[Key], Array]:
     each = zip(params, obs, keys, epsilon, strict=True)
     new_keys, actions = zip(*(act_once(agent, *one) for one in each), strict=True)
-    return list(new_keys), jnp.stack(actions, axis=1)
+    return list(new_keys), jnp.stack(actions)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -47,8 +47,7 @@ class Transition(struct.PyTreeNode):
     """One row of an agent's memory: what it saw, did and was paid.
 
     `first` opens an episode. `final` marks a row that only holds the last observation of an
-    episode, so that the step before it has something to bootstrap from. `explored`: the action was
-    not the one valued most; None: nobody needs to know.
+    episode, so that the step before it has something to bootstrap from.
     """
 
     frame: PyTree
@@ -57,7 +56,6 @@ class Transition(struct.PyTreeNode):
     terminated: Array
     first: Array
     final: Array
-    explored: Array | None = None
 
 
 class Batch(struct.PyTreeNode):

@@ -4,7 +4,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int, Int32
+from jaxtyping import Float, Int, Int32
 
 from worldloom.core import draws
 from worldloom.core.cumsum import running_count
@@ -72,11 +72,6 @@ def weighted(each: Float[Array, " B *rest"], batch: Batch) -> Float[Array, " B *
     if batch.weight is None:
         return each
     return each * batch.weight.reshape(-1, *(1,) * (each.ndim - 1))
-
-
-def is_exploratory(action: Int[Array, " B"], q: Float[Array, "B actions"]) -> Bool[Array, " B"]:
-    """Whether another action was valued more than the one taken."""
-    return take_action(q, action) < q.max(axis=-1)
 
 
 def epsilon_greedy(

@@ -66,7 +66,6 @@ class JAXBuffer:
         self.ring: Any = kind(capacity, num_frames=n_frames, n_step=n_step, gamma=gamma)
         self.capacity, self.n_frames, self.legacy = capacity, n_frames, legacy
         self.device = device
-        self.greedy_action: int | None = None  # of who asks to tell exploration, for the next `add`
         self.extra_data: dict[str, NDArray[Any]] = {}
         self.key: Key = jax.device_put(jax.random.key(seed), device)
         self.clear()
@@ -75,15 +74,9 @@ class JAXBuffer:
         """Forgets every row; the stream of random numbers goes on."""
         no = jnp.asarray(False)
         blank = jnp.zeros(self.obs_shape, jnp.float32)
-        explored = no if self.tells_exploration else None
-        example = Transition(blank, jnp.int32(0), jnp.float32(0), no, no, no, explored)
+        example = Transition(blank, jnp.int32(0), jnp.float32(0), no, no, no)
         self.state: PyTree = jax.device_put(self.ring.init(example), self.device)
         self.opens = True  # the next row is the first of its episode
-
-    @property
-    def tells_exploration(self) -> bool:
-        """Whether rows know which actions explored: returns over several steps end there."""
-        return self.ring.n_step > 1 and not self.legacy
 
     def add(
         self, obs: ArrayLike, action: int, reward: float, done: bool | float, **extra: ArrayLike
@@ -91,8 +84,7 @@ class JAXBuffer:
         """Writes one row: the frame seen, the action taken on it, and what came of it.
 
         The frame may have leading axes of 1. After `done` the next row opens a new episode.
-        An action other than `greedy_action`, where that was set, explored. extra: values for
-        columns of `extra_data`.
+        extra: values for columns of `extra_data`.
         """
         frame = np.asarray(obs, np.float32)
         ones = frame.ndim - len(self.obs_shape)
@@ -115,11 +107,10 @@ class JAXBuffer:
             )
         for name, value in extra.items():
             self.extra_data[name][self.idx] = value
-        explored = self.greedy_action not in (None, action)
-        # One small array instead of five scalars: most of a call's cost is in its arguments.
-        numbers = np.array((action, reward, bool(done), self.opens, explored), np.float32)
+        # One small array instead of four scalars: most of a call's cost is in its arguments.
+        numbers = np.array((action, reward, bool(done), self.opens), np.float32)
         self.state = _add(self.ring, self.state, frame, numbers)
-        self.opens, self.greedy_action = bool(done), None
+        self.opens = bool(done)
 
     def add_empty(self) -> None:
         """Closes the episode; the original leaves a gap of `n_frames - 1` rows as they are."""
@@ -188,7 +179,7 @@ class JAXBuffer:
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add(ring: Any, state: PyTree, frame: Array, numbers: Array) -> PyTree:
-    action, reward, done, opens, explored = numbers
+    action, reward, done, opens = numbers
     row = Transition(
         frame=frame,
         action=action.astype(jnp.int32),
@@ -196,7 +187,6 @@ def _add(ring: Any, state: PyTree, frame: Array, numbers: Array) -> PyTree:
         terminated=done > 0,
         first=opens > 0,
         final=jnp.asarray(False),
-        explored=None if state.rows.explored is None else explored > 0,
     )
     return ring.add(state, jax.tree.map(lambda x: x[None], row))
 

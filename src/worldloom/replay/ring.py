@@ -43,8 +43,7 @@ class Ring:
 
     A sampled window is a step with its frame stack, the discounted sum of up to `n_step`
     rewards, and the stack to bootstrap from. Near the end of an episode, or of what has been
-    written, fewer rewards are summed and the discount says so. So too before an action that
-    explored, where rows tell (Watkins 1989): what chance did is not what the action leads to.
+    written, fewer rewards are summed and the discount says so.
     """
 
     capacity: int
@@ -156,8 +155,6 @@ class Ring:
         same_next = (ring.episode[nexts, lanes] == ring.episode[slot, lane][:, None]) & (age >= 1)
         # A step counts if it is an action of this episode, with a successor or an end.
         counts = same & ~ring.rows.final[steps, lanes] & (same_next | ended)
-        if ring.rows.explored is not None:
-            counts &= ~ring.rows.explored[steps, lanes] | (jnp.arange(self.n_step) == 0)
         ended_before = jnp.cumsum(ended, axis=1) - ended
         counts = (jnp.cumprod(counts, axis=1) > 0) & (ended_before == 0)
         length = counts.sum(axis=1)  # k

@@ -20,10 +20,8 @@ from worldloom.core import draws, stack
 from worldloom.core.cumsum import running_count
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import newest_frame, play_turn, play_turns
-from worldloom.core.spaces import Discrete
 from worldloom.core.transforms import batch, observe_all
 from worldloom.core.types import Array, Key, PyTree, RunState, Transition, Turn
-from worldloom.nn.values import is_exploratory
 from worldloom.replay.legacy import LegacyRing
 from worldloom.replay.ring import Ring
 from worldloom.training.loops.summary import as_dict, is_finite
@@ -117,12 +115,6 @@ class TurnLoop(EpisodeLoop):
             gamma=config.gamma,
         )
 
-    @property
-    def tells_exploration(self) -> bool:
-        """Whether memories know which actions explored: returns over several steps end there."""
-        counted = isinstance(self.env.spec.action, Discrete)
-        return counted and self.ring.n_step > 1 and isinstance(self.ring, Ring)
-
     def init(self, key: Key) -> RunState:
         """A run before its first iteration: stacked learners, empty memories."""
         run_key, agent_key, world_key = jax.random.split(key, 3)
@@ -130,8 +122,7 @@ class TurnLoop(EpisodeLoop):
         obs = jax.tree.map(lambda x: jnp.zeros_like(x[:1, 0]), timestep.obs)
         learner = independent.init(self.agent, agent_key, obs, self.num_learners)
         no = jnp.asarray(False)
-        explored = no if self.tells_exploration else None
-        example = Transition(obs[0, 0], jnp.int32(0), jnp.float32(0), no, no, no, explored)
+        example = Transition(obs[0, 0], jnp.int32(0), jnp.float32(0), no, no, no)
         blank, count = self.ring.init(example), self.env.spec.num_agents
         copies = jax.tree.map(lambda x: jnp.repeat(x[None], count, 0), blank)
         return RunState(learner, worlds, copies, run_key, jnp.int32(0))
@@ -161,9 +152,7 @@ class TurnLoop(EpisodeLoop):
         explore = self.exploration(iteration)
 
         def act(params, obs, key):
-            action, values = self.agent.act(params, obs, key, explore=explore)
-            explored = is_exploratory(action, values) if self.tells_exploration else None
-            return action, (newest_frame(self.env.spec, obs), explored)
+            return self.act(params, obs, key, explore=explore), newest_frame(self.env.spec, obs)
 
         return act
 
@@ -297,18 +286,12 @@ def alive(terminated: Array) -> Array:
 
 
 def memory_rows(
-    record: tuple[Array, Array | None],
-    action: Array,
-    reward: Array,
-    terminated: Array,
-    last: Array,
+    frame: Array, action: Array, reward: Array, terminated: Array, last: Array
 ) -> Transition:
     """One agent's epoch as T + 1 memory rows: frames (T, W, ...) and the last one (W, ...).
 
-    record: the frames, and whether the actions explored, or None. Turns after a world ended carry
-    no action: they are marked final and never sampled.
+    Turns after a world ended carry no action: they are marked final and never sampled.
     """
-    frame, explored = record
     live = alive(terminated)
     nothing = jnp.zeros_like(action[:1])
     no = jnp.zeros_like(live[:1])
@@ -320,5 +303,4 @@ def memory_rows(
         terminated=jnp.concatenate([terminated & live, no]),
         first=first,
         final=jnp.concatenate([~live, ~no]),
-        explored=None if explored is None else jnp.concatenate([explored, no]),
     )
