@@ -24,6 +24,7 @@ AGAINST_PEERS = {
     "robot": "a biped against mujoco.rollout, MJX and Brax's PPO, and PPO that walks",
     "plant": "offline learning against d3rlpy and NeoRL-2's scores, plants, safety and serving",
     "algos": "PPO, SAC, DQN, PQN and TD3 against rejax, on the same Gymnax tasks",
+    "faults": "kills, damaged files, fuzzed inputs, overload: what goes wrong of it",
     "modes": "the grid suite's execution modes on equal work, or recorded runs of equal work",
 }
 
