@@ -69,15 +69,14 @@ def test_other_threads_change_nothing():
 
 @pytest.mark.slow
 def test_signals_are_heard_while_compiled_code_runs():
-    process = subprocess.Popen(
-        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "busy\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "asked\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "left\n"
-        assert process.wait(60) == 130
-    finally:
-        process.kill()
+    command = [sys.executable, "-c", BUSY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "busy\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "asked\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "left\n"
+            assert process.wait(60) == 130
+        finally:
+            process.kill()

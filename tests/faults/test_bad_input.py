@@ -260,17 +260,19 @@ def test_a_checkpoint_of_another_configuration_is_refused(refused, run_copy, com
     about = json.loads((run_copy / "config.json").read_text())
     about["config"]["iqn"]["hidden"] = 24
     (run_copy / "config.json").write_text(json.dumps(about))
-    said = refused(command)
-    assert "checkpoints/6 is a checkpoint of another configuration" in said
+    assert "config.json was changed after the run wrote it" in refused(command)
+    del about["sha256"]
+    (run_copy / "config.json").write_text(json.dumps(about))
+    assert "checkpoints/6 is a checkpoint of another configuration" in refused(command)
 
 
 @pytest.mark.parametrize("command", ["train --resume run --steps 180", "eval run"])
-def test_a_truncated_checkpoint_is_refused(refused, run_copy, command):
-    for path in (run_copy / "checkpoints" / "6").rglob("d/*"):
+def test_checkpoints_of_which_none_is_sound_are_refused(refused, run_copy, command):
+    for path in (run_copy / "checkpoints").rglob("d/*"):
         path.write_bytes(path.read_bytes()[:100])
     said = refused(command)
     assert "checkpoints/6 is damaged" in said
-    assert "delete it to go on from an earlier one" in said
+    assert "and so are 1 before it; copy it from elsewhere, or train from the start" in said
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,7 @@ def test_a_full_disk_is_one_line_and_harms_nothing(checkpoints, folder, monkeypa
     checkpoints.save(2, make_state(2))
 
     def full(*_, **__):
-        raise ValueError(
-            "RESOURCE_EXHAUSTED: writing\n[OS error 28: No space left on device]\n" * 50
-        )
+        raise ValueError("writing: No space left on device [os_error_code='28']\n" * 50)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._manager, "save", full)

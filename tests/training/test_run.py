@@ -488,11 +488,10 @@ except BaseException:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fits", [True, False])
-def test_a_full_disk_is_one_line(finished_run, tmp_path, fits):
-    """A limit on the size of files stands in for it: of the metrics, or of the first checkpoint."""
+def test_a_full_disk_is_one_line(finished_run, tmp_path):
+    """A limit on the size of files stands in for it: some checkpoints fit, and some metrics."""
     steps = (finished_run / "checkpoints").rglob("*")
-    most = max(path.stat().st_size for path in steps if path.is_file()) + (3000 if fits else -500)
+    most = max(path.stat().st_size for path in steps if path.is_file()) + 500
     limited = (
         f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most})); "
         "from worldloom.cli.main import main; sys.exit(main())"
@@ -507,8 +506,5 @@ def test_a_full_disk_is_one_line(finished_run, tmp_path, fits):
     assert len(ended.stderr) < 300 + 2 * len(str(tmp_path))
     assert "File too large" in ended.stderr
     (folder,) = tmp_path.iterdir()
-    if not fits:
-        assert "holds no checkpoint yet" in ended.stderr
-        return
     (told,) = re.findall(r"keeps its checkpoint of step ([\d,]+): make room", ended.stderr)
     assert load(GRID, folder).steps == int(told.replace(",", ""))

@@ -68,23 +68,25 @@ def _from_plain(plain: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
 
 @contextmanager
 def _loose_ends_tied() -> Iterator[None]:
-    """Keeps reads that orbax gave up from complaining, at length, on standard error.
+    """Keeps what orbax gave up from complaining, at length, on standard error.
 
-    They end on threads of their own, or when they are collected, after the error that ended the
-    restore. That error says what went wrong.
+    Reads and writes end on threads of their own, or when they are collected, after the error that
+    ended the whole. That error says what went wrong.
     """
-    hook, caught = sys.unraisablehook, []
-    sys.unraisablehook = caught.append
+    logger, hooks, caught = logging.getLogger("absl"), (sys.unraisablehook, sys.excepthook), []
+    logger.disabled = True
+    sys.unraisablehook, sys.excepthook = caught.append, lambda *_: None
     try:
         yield
         for unraisable in caught:  # nothing went wrong: these are somebody else's
-            hook(unraisable)
-    except ValueError:
+            hooks[0](unraisable)
+    except (ValueError, OSError):
         gc.collect()
         time.sleep(0.2)
         raise
     finally:
-        sys.unraisablehook = hook
+        sys.unraisablehook, sys.excepthook = hooks
+        logger.disabled = False
 
 
 class Checkpoints:
@@ -126,22 +128,19 @@ class Checkpoints:
         plain = {name: np.asarray(words) for name, words in _to_plain(run).items()}
         arguments = self._ocp.args.StandardSave(plain | {_DIGEST: _digest(plain)})
         path = self.folder / str(iteration)
-        logger = logging.getLogger("absl")  # to which orbax's threads tell a failure at length
-        try:
-            logger.disabled = True
-            self._manager.save(iteration, args=arguments)
-            self._manager.wait_until_finished()
-            for written in [*path.rglob("*"), path, self.folder]:
-                sync(written)
-        except Exception as error:
-            number = re.search(r"OS error (\d+)", str(error))  # as tensorstore tells it
-            number = int(number[1]) if number else getattr(error, "errno", None) or errno.EIO
-            complaint = f"{os.strerror(number)}: {path}"
-        else:
-            return
-        finally:
-            logger.disabled = False
-        raise OSError(number, complaint)  # not from the error, whose text fills a screen
+        with _loose_ends_tied():
+            try:
+                self._manager.save(iteration, args=arguments)
+                self._manager.wait_until_finished()
+                for written in [*path.rglob("*"), path, self.folder]:
+                    sync(written)
+            except Exception as error:
+                number = re.search(r"os_error_code='(\d+)'", str(error))  # as tensorstore tells it
+                number = int(number[1]) if number else getattr(error, "errno", None) or errno.EIO
+            else:
+                return
+            # Not from the error, whose text fills a screen, and whose frames hold what lingers.
+            raise OSError(number, f"{os.strerror(number)}: {path}")
 
     def restore(self, like: PyTree, iteration: int | None = None) -> PyTree:
         """The state saved at `iteration` (the newest sound one by default), as `like` is built.
