@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Before anything imports jax. Tests compare with exact figures: all of them run on the CPU.
@@ -35,6 +36,10 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
     os.environ["WORLDLOOM_TEST_CACHE"] = str(Path(os.environ["WORLDLOOM_TEST_CACHE"]).resolve())
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["WORLDLOOM_TEST_CACHE"])
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+# A test must not fail because the machine is busy.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 MOST_MEMORY_MB = 1200
 # Where programs run longer than they compile, they are compiled better.

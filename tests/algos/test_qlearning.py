@@ -23,7 +23,7 @@ def frames(states: np.ndarray) -> np.ndarray:
     return ((states[:, None, None] >> np.arange(3)) & 1).astype(np.uint8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_an_update_moves_each_value_to_the_mean_of_what_the_batch_says(seed):
     rng = np.random.default_rng(seed)

@@ -61,7 +61,7 @@ def typed(name: str, value) -> list[str]:
 
 
 @pytest.mark.parametrize("env", SETTINGS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_same_settings_make_the_same_run_however_they_are_written(tmp_path_factory, env, data):
     known = SETTINGS[env]

@@ -50,7 +50,7 @@ class EpisodeMemory:
 events = st.lists(st.sampled_from(["row", "row", "row", "row", "done", "empty"]), max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(events=events)
 def test_the_memory_holds_what_the_oracle_holds(events):
     ours, oracle = buffer(), EpisodeMemory()
@@ -82,7 +82,7 @@ def test_the_memory_holds_what_the_oracle_holds(events):
             np.testing.assert_array_equal(next_states[i], window["next_obs"].ravel())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(events=events)
 def test_the_legacy_memory_holds_what_the_original_holds(events):
     ours, original = buffer(legacy=True), NumpyRing(CAPACITY, OBS, FRAMES)

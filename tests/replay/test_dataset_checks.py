@@ -229,7 +229,7 @@ def test_nothing_is_repaired():
         np.testing.assert_array_equal(data[key], value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_defects_at_any_rows_are_all_found_and_no_others(data):
     rows = st.integers(0, 38)

@@ -49,7 +49,7 @@ def play(events: list[str]) -> tuple[LegacyRingState, NumpyRing]:
 events = st.lists(st.sampled_from(["row", "row", "row", "done", "gap"]), max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(events=events)
 def test_contents_head_and_size_are_those_of_the_original(events):
     ours, theirs = play(events)
@@ -62,7 +62,7 @@ def test_contents_head_and_size_are_those_of_the_original(events):
         assert bool(can_sample(ours, batch_size)) == (theirs.num_starts >= batch_size)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(events=events)
 def test_windows_are_those_of_the_original_gaps_and_mixed_epochs_included(events):
     ours, theirs = play(events)

@@ -109,7 +109,7 @@ histories = given(seed=st.integers(0, 2**32 - 1), count=st.integers(0, ROWS))
 
 
 @pytest.mark.parametrize("name", RINGS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @histories
 @example(seed=0, count=0)
 @example(seed=0, count=ROWS)
@@ -124,7 +124,7 @@ def test_valid_rows_and_all_windows_are_those_of_the_oracle(name, seed, count):
 
 
 @pytest.mark.parametrize("name", RINGS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @histories
 def test_samples_are_windows_of_valid_rows(name, seed, count):
     run, ring = compiled(name), RINGS[name]
@@ -143,7 +143,7 @@ def test_samples_are_windows_of_valid_rows(name, seed, count):
         assert_window_equal(sampled, i, made[lane[i]].window(int(slot[i])))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 2**32 - 1),
     chunks=st.lists(st.sampled_from([1, 4, 9]), min_size=1, max_size=4),

@@ -33,7 +33,7 @@ def transitions(first: int, count: int):
     return seen(0), action, 10.0 * number.astype(np.float32), seen(0.5), number % 3 == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(counts=st.lists(st.sampled_from([1, 2, 3, 5, 7, 9]), min_size=1, max_size=8))
 def test_it_holds_the_newest_transitions_and_samples_nothing_else(counts):
     """Additions of any size, wrapping anywhere, some of them larger than the buffer."""

@@ -47,7 +47,7 @@ def cases(constraints, batch=BATCH, seed=0, reach=1.5):
     return proposed, ControlState(obs, memory)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(list(MADE)), vectors(3), vectors(2), vectors(2), st.booleans())
 @example("many_rows", [3.4e38, -3.4e38, 3.4e38], [3.4e38, -3.4e38], [0.0, 0.0], False)
 @example("learned", [0.0, 0.0, 0.0], [float("nan"), 0.0], [0.0, 0.0], True)

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldloom.serving.journal import Journal
@@ -249,6 +249,7 @@ def steps(journal, counts):
     return dict(journal._latest)
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.integers(1, 4), max_size=5), min_size=1, max_size=4),
     st.integers(1, 2000),

@@ -202,6 +202,7 @@ def test_a_bundle_of_another_kind_or_program_is_refused(cartpole, tmp_path):
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="what it says is that of"):
         read_policy(copy, manifest["kind"])
+    shutil.copy(cartpole / "manifest.json", copy)
     (copy / "policy.jax").unlink()
     with pytest.raises(ValueError, match=r"policy\.jax is missing; copy the whole bundle"):
         load_policy(copy)

@@ -182,7 +182,7 @@ def test_limits_and_off_policy_estimates_are_metrics_by_name(tmp_path):
     crossed = Outcome(ones, ones, ones, np.array([0.25, 0.0]), np.array([-1.0, 2.0]), 0.0, 0.0)
     trajectories: Any = None
     limits = ("too hot", "dry")
-    evaluation = PlantEvaluation(crossed, crossed, trajectories, trajectories, limits, None, 1.0)
+    evaluation = PlantEvaluation(crossed, crossed, trajectories, trajectories, limits, 0, None, 1.0)
     config = SimpleNamespace(to_dict=dict)
     run: Any = SimpleNamespace(folder=tmp_path, steps=7, interrupted=False, config=config)
     hook = Tracking(Recorder())
