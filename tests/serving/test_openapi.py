@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,7 +43,7 @@ def test_without_a_token_the_description_asks_for_none(bundle):
 
 @pytest.mark.slow
 def test_schemathesis_finds_nothing(bundle_folder, tmp_path, compiled_once, monkeypatch):
-    tool = shutil.which("schemathesis")
+    tool = shutil.which("schemathesis", path=os.fspath(Path(sys.executable).parent))
     if tool is None:
         pytest.skip("schemathesis is not installed")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", os.fspath(compiled_once))
