@@ -126,7 +126,7 @@ def chart(suite: str, result: dict[str, Any]) -> str:
     """The speed ratios of a result as an SVG bar chart on a log axis."""
     from worldloom.report.plots import Bars, bar_chart
 
-    shown = [name for name in MEANING[suite] if not name.endswith(("_share", "_mix"))]
+    shown = [name for name in MEANING[suite] if not re.search("_share$|_mix$|^ope_", name)]
     ratios = {name: result["ratios"].get(name) for name in shown}
     labels = [name.replace("_", " ") for name in ratios]
     return bar_chart(

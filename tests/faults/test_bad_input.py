@@ -47,7 +47,7 @@ HUNT = "train treasurehunt"
         (f"{HUNT} --world.num-agents 1.5", "--world.num-agents=1.5; it must be a whole number"),
         (f"{HUNT} --iqn.buffer-size 30", "iqn.buffer_size=30 cannot hold an episode of 50 turns"),
         (f"{HUNT} --iqn.batch-size 99999", "batch_size=99999 needs as many; use a larger buffer"),
-        (f"{HUNT} --num-worlds 99999999", "num_worlds=99999999; it must be at most 1048576"),
+        (f"{HUNT} --num-worlds 99999999", "num_worlds=99999999; it must be at most 16777216"),
         (f"{HUNT} --iqn.hidden 99999999", "hidden=99999999; it must be at most 16384"),
         (f"{HUNT} --iqn.buffer-size 4000000000", "GiB of numbers, where this machine can take"),
         (f"{HUNT} --iqn.hidden 0", "iqn: hidden=0; it must be at least 1"),

@@ -253,6 +253,7 @@ def test_snapshots_leave_out_plants_that_were_forgotten(tmp_path):
         for name, more in (("gone", {"forgotten": True}), ("here", {})):
             content = {"plant": name, "time": 0.0, "policy": "p", "memory": {}, "after": {}}
             journal.append([("reset", content | more)])
+        assert list(journal._latest) == ["here"]
         journal.append([("stop", {"time": 0.0, "policy": "p"})])
     last = json.loads(segments_of(log)[-1].path.read_text().splitlines()[0])
     assert list(last["plants"]) == ["here"]

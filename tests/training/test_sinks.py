@@ -70,8 +70,16 @@ BAD_BYTES = {
     "two rows in one": (b'"run": 1}\n{"iteration": 4', b'"run": 1}\x0b{"iteration": 4'),
     "an iteration to come": (b'{"iteration": 3', b'{"iteration": 9'),
     "the last one": (b'{"iteration": 6', b'{"iteration; 6'),
-    "the last byte": (b'6, "run": 1}\n', b'6, "run": 1}\x0b'),
 }
+
+
+def test_a_row_that_a_kill_tore_is_no_damage(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"iteration": 1}\n{"iteration": 2}\n{"iterat')
+    JsonLines(path, done=2).close()
+    assert [row["iteration"] for row in read_json_lines(path)] == [1, 2]
+    assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("damage", BAD_BYTES)

@@ -10,7 +10,7 @@ from worldloom.core.names import one_line, shown, suggest
 # Sizes by the names that settings have for them, beyond which memory or patience ends long before
 # anything is learned.
 MOST = {
-    "num_worlds": 2**20, "eval_episodes": 2**20, "chunk": 2**20, "devices": 2**16,
+    "num_worlds": 2**24, "eval_episodes": 2**20, "devices": 2**16,
     "hidden": 2**14, "batch_size": 2**24, "buffer_size": 2**32, "unroll_length": 2**20,
     "num_epochs": 2**20, "num_minibatches": 2**20, "num_agents": 2**16, "num_frames": 2**10,
     "horizon": 2**30, "radius": 2**10, "height": 2**12, "width": 2**12,

@@ -63,6 +63,8 @@ def replace_folder(draft: str | Path, folder: str | Path) -> Path:
     is killed between them leaves the former one to `restore_folder`.
     """
     draft, folder = Path(draft), restore_folder(folder)
+    for path in (*draft.rglob("*"), draft):
+        sync(path)  # what it replaces is gone for good: a power failure must find the new one whole
     if not folder.exists():
         os.replace(draft, folder)
     elif not _exchange(draft, folder):
@@ -74,6 +76,7 @@ def replace_folder(draft: str | Path, folder: str | Path) -> Path:
         except OSError:
             os.replace(former, folder)
             raise
+    sync(folder.parent)
     for past in (draft, _former(folder)):
         shutil.rmtree(past, ignore_errors=True)
     return folder

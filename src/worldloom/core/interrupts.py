@@ -33,7 +33,7 @@ def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[N
 
     def take() -> bytes:
         try:
-            return ours.recv(1)
+            return ours.recv(64)  # all at once: `timeout` sends one signal twice
         except BlockingIOError:
             return b""
 
@@ -51,7 +51,9 @@ def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[N
             if all(looks) and (signum := take()) and signal.getsignal(signum[0]) is handle:
                 busy()
 
-    former = {number: signal.signal(number, handle) for number in SIGNALS}
+    # What is ignored stays so, as under nohup; what another language handles cannot be put back.
+    heard = [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    former = {number: signal.signal(number, handle) for number in heard}
     wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -92,6 +94,7 @@ def stop_when_asked(announce: Callable[[], None]) -> Iterator[threading.Event]:
 
     def busy() -> None:
         if stop.is_set():
+            late.clear()  # the next that the main thread hears is an interrupt
             outer()
         else:
             late.append(True)

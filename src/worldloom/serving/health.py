@@ -1,6 +1,7 @@
 """Whether a server still does what it is for: loops that run, and a log that takes records."""
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import time
@@ -102,7 +103,10 @@ class Recorder:
         except OSError as error:
             self._unwritten = str(error)
             raise
-        self._unwritten = None
+        if written and self._unwritten is not None:
+            reason, self._unwritten = self._unwritten, None
+            with contextlib.suppress(OSError):  # the records themselves are there
+                self.note("resume", {"reason": reason})
         return written
 
     def note(self, kind: str, content: Mapping[str, Any] | None = None) -> None:
@@ -128,4 +132,5 @@ class Recorder:
         if shutil.disk_usage(folder).free < ROOM:
             raise OSError(f"the disk of {folder} is full")
         if self._unwritten is not None:  # whether that is over, a record shows
-            self.note("resume", {"reason": self._unwritten})
+            reason, self._unwritten = self._unwritten, None
+            self.note("resume", {"reason": reason})

@@ -95,8 +95,6 @@ class Journal:
                 raise self._refusal(self.recovered.broken)
             self._trim(self.recovered)
             self._head = self._new_head(self.recovered.newest)
-            if fsync != "none":
-                _sync_folder(self.path.parent)
         except BaseException:
             self._let_go()
             raise
@@ -134,7 +132,9 @@ class Journal:
                 self._take_back(error)
                 raise OSError(f"{self.path} cannot be written: {error}") from error
             for (kind, content), line in zip(records, lines, strict=True):
-                if kind in MOVES:
+                if content.get("forgotten"):
+                    self._latest.pop(content["plant"], None)
+                elif kind in MOVES:
                     self._latest[content["plant"]] = line
                 elif kind == "start":
                     self._start = line
@@ -205,16 +205,12 @@ class Journal:
                 new = _open(segment, draft, os.O_TRUNC)
                 _hold(new.file, self.path)
                 _write_all(new.file, line)
-                if self.fsync != "none":
-                    os.fsync(new.file)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if new is not None:
                 os.close(new.file)
             self._snapshot = self.size  # tried again when as much has been written once more
             _say(f"{segment.path} cannot be begun, and the segment before grows: {error}")
             return
-        if self.fsync != "none":
-            _sync_folder(self.path.parent)
         former, self._open, self._snapshot = self._open.file, new, len(line)
         self._advance(Written(newest, digest), len(line))
         with contextlib.suppress(OSError):
@@ -298,13 +294,3 @@ def _hold(file: int, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise ValueError(TAKEN.format(path)) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Puts a new file's name on the disk, where folders can be synced."""
-    with contextlib.suppress(OSError):
-        file = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)

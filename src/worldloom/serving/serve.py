@@ -150,21 +150,23 @@ def _serve(
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
-    # uvicorn raises the signal that ended it once more, for those who were there before.
-    former = [(s, signal.signal(s, _noted)) for s in (signal.SIGTERM, signal.SIGINT)]
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    # Until uvicorn listens for signals; at its end it raises the one that it heard once more.
+    former = [(s, signal.signal(s, stop)) for s in (signal.SIGTERM, signal.SIGINT)]
+    wakeup = signal.set_wakeup_fd(-1)  # these signals are not for who listens outside
     try:
         server.run(sockets=[listener])
+    except SystemExit:  # of a start that failed, which uvicorn has told of
+        raise ValueError("the server could not start; see above") from None
     finally:
         for number, handler in former:
             signal.signal(number, handler)
-    if controller.failure is not None:
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    if controller.failure is not None and not server.force_exit:  # a second Ctrl-C ends all loops
         raise RuntimeError(controller.failure)
-    if not server.started:
-        raise ValueError("the server could not start; see above")
-
-
-def _noted(*_: object) -> None:
-    """The end was in good order: there is nothing more to do about a signal."""
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -136,6 +136,8 @@ class Checkpoints:
                     sync(written)
             except Exception as error:
                 number = re.search(r"os_error_code='(\d+)'", str(error))  # as tensorstore tells it
+                if number is None and not isinstance(error, OSError):
+                    raise
                 number = int(number[1]) if number else getattr(error, "errno", None) or errno.EIO
             else:
                 return
@@ -178,6 +180,8 @@ class Checkpoints:
                 arguments = self._ocp.args.StandardRestore(shapes)
                 stored = dict(self._manager.restore(iteration, args=arguments))
                 plain = {name: np.asarray(value) for name, value in stored.items()}
+            except (MemoryError, PermissionError):  # of this machine, and not of the checkpoint
+                raise
             except Exception as error:
                 complaint = f"{path} is damaged ({type(error).__name__})"
             else:

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -51,9 +51,10 @@ def locked(folder: Path) -> Iterator[None]:
                 ) from None
         except OSError:  # a file system without locks
             pass
-        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            break
-        file.close()  # its owner has just removed it
+        with suppress(FileNotFoundError):  # its owner has just removed it
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+        file.close()
     try:
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -225,7 +225,11 @@ def run_folder(root: Path, config: TrainConfig) -> Path:
 
 def check_empty(folder: Path) -> None:
     """Raises ValueError if a new run must not be written there."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_dir():
+        taken = any(path.name != ".lock" for path in folder.iterdir())  # which a kill may leave
+    else:
+        taken = folder.exists()
+    if taken:
         raise ValueError(f"{folder} already exists and is not empty; choose another, or resume it")
 
 

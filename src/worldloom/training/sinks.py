@@ -94,7 +94,7 @@ def _kept_lines(path: Path, iteration: Callable[[bytes], float], done: float) ->
         try:
             number = iteration(line)
         except ValueError:
-            lost += not later or line != lines[-1]  # else a crash tore it
+            lost += line is not lines[-1] or line.endswith(b"\n")  # else a crash tore it
             continue
         if number > done:
             later += 1

@@ -94,7 +94,12 @@ def test_a_lookahead_sees_further_than_the_plant_takes_to_respond(world):
 def test_a_stop_latches_only_where_the_plant_can_be_left_alone():
     office = hvac.make().base
     given = dict.fromkeys([signal.name for signal in office.plant.action], 0.0)
-    assert constraint_text(office, emergency=given, lookahead=0).endswith("latch_after: 0\n")
+    text = constraint_text(office, emergency=given, lookahead=0)
+    assert text.endswith("latch_after: 0\n")
+    with pytest.raises(
+        ValueError, match=r"mine.yaml: latch_after=3; no constant action keeps hvac"
+    ):
+        constraints_in(text.replace("latch_after: 0", "latch_after: 3"), "mine.yaml", office)
 
 
 def test_the_text_is_a_file_with_any_numbers(world):

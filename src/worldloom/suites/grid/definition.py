@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worldloom.core.checks import MOST
 from worldloom.core.names import shown, suggest
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import frame_stack, time_limit
@@ -44,7 +45,7 @@ KEYS = {
     "num_frames": "frames that an agent sees at once; 1 by default",
 }
 KIND_KEYS = ("glyph", "color", "value", "passable", "becomes")
-MOST_SIDE, MOST_FRAMES = 512, 128
+MOST_SIDE, MOST_FRAMES = MOST["height"], MOST["num_frames"]
 AS_WRITTEN: Any = object()  # stands for "what the file says", where None has a meaning of its own
 
 

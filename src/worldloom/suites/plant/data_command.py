@@ -84,7 +84,7 @@ class Convert(Source):
     """Or the id of the Minari dataset to write, such as reactor/expert-v0."""
     resample: float | None = None
     """Seconds from one row to the next, of a CSV file whose samples are not evenly spaced."""
-    method: Literal["linear", "hold"] = "linear"
+    method: Literal["linear", "hold"] | None = None
     """Between two samples: a straight line, or what was measured last."""
     force: bool = False
     """Replace what is there."""
@@ -212,7 +212,9 @@ def _convert(args: Convert) -> int:
 
     if (args.out is None) == (args.minari is None):
         raise ValueError("convert: say where to, by --out FILE.npz or by --minari ID")
-    resampling = {"seconds": args.resample, "method": args.method}
+    if args.method is not None and args.resample is None:
+        raise ValueError("convert: --method is for --resample SECONDS")
+    resampling = {"seconds": args.resample, "method": args.method or "linear"}
     dataset = read(args.file, args.mapping, **resampling).dataset()
     if args.minari is None:
         written = dataset_files.save(dataset, str(args.out), force=args.force)

@@ -56,6 +56,11 @@ def constraints_in(
         step_seconds=plant.step_seconds,
     )
     _check_lookahead(world, made.horizon, f"{source}: lookahead.steps")
+    if int(made.latch_after) and not getattr(plant, "rests", True):
+        raise ValueError(
+            f"{source}: latch_after={int(made.latch_after)}; no constant action keeps "
+            f"{plant.name}, a stop that stays would lose it: write latch_after: 0"
+        )
     return made
 
 
