@@ -9,12 +9,15 @@ from benchmarks import faults
 
 def test_a_little_of_every_attack_is_counted(tmp_path, capsys):
     out = tmp_path / "faults.json"
-    assert faults.command(["--quick", "--out", str(out)]) == 0
+    # Kills of trainings and of servers have tests of their own, which go further.
+    sections = ["damage", "formats", "safety"]
+    assert faults.command(["--quick", "--out", str(out), "--only", *sections]) == 0
     result = json.loads(out.read_text())
     assert result["complete"], result["errors"]
-    clean = dict.fromkeys(faults.RATIOS, 0) | {"kill_chains_exact": 1.0}
-    assert result["ratios"] == clean
-    assert result["raw"]["runs"]["kills"] == result["raw"]["runs"]["chains"] == 5
+    assert set(result["raw"]) == set(sections)
+    counted = {name: value for name, value in result["ratios"].items() if value is not None}
+    names = ("silent_wrong_loads", "tracebacks", "hangs", "broken_promises", "needless_emergencies")
+    assert counted == dict.fromkeys(names, 0)
     assert "how many went wrong" in capsys.readouterr().out
 
 

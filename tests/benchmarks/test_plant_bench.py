@@ -226,13 +226,13 @@ def test_bars_are_below_or_at_what_is_published():
         assert bars["bc"] < bars["best"] <= max(published.values())
 
 
-def test_violations_are_counted_in_steps_that_were_played():
+def test_steps_after_a_plant_was_lost_count_as_violated():
     class Trajectories:
         alive = np.asarray([[True, True], [True, False]])
         margins = np.asarray([[[1.0, -1.0], [-1.0, 1.0]], [[1.0, 1.0], [-1.0, -1.0]]])
 
     found = plant_scores.violations(Trajectories, np.asarray([True, False]), "bare")
-    assert found == {"violated_bare": 1 / 3, "violated_soft_bare": 2 / 3}
+    assert found == {"violated_bare": 1 / 2, "violated_soft_bare": 3 / 4}
 
 
 # Safety and serving ------------------------------------------------------------------------------

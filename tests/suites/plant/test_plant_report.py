@@ -217,7 +217,7 @@ def test_a_real_run_has_everything_that_its_page_shows(tmp_path, compiled_once):
         "weighted importance sampling",
         "Does the policy leave the data?",
         "actor",
-        "latch_after: 3",
+        "latch_after: 10",
         "quality",
         "right_1: {signal:",
         json.loads((run.folder / "config.json").read_text())["data"]["digest"],
