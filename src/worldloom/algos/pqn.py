@@ -134,10 +134,5 @@ def make(config: PQNConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
     return PQN(config, num_actions(spec), networks, axis_name)
 
 
-ABOUT = (
-    "pqn",
-    "parallel Q-learning from fresh rollouts, with layer norm for a target network",
-    "on_policy",
-    DISCRETE,
-)
+ABOUT = ("pqn", "parallel Q-learning without memory or target network", "on_policy", DISCRETE)
 ALGORITHM = Algorithm(*ABOUT, PQNConfig, make)

@@ -86,10 +86,5 @@ class ReBRAC(DelayedActorCritic):
         return PolicyState(learner.target_actor, dataset.mean, dataset.std, deterministic)
 
 
-ABOUT = (
-    "rebrac",
-    "TD3+BC with penalties on actor and critic, and layer norm",
-    "offline",
-    CONTINUOUS,
-)
+ABOUT = ("rebrac", "TD3+BC that penalises actor and critic, layer norm", "offline", CONTINUOUS)
 ALGORITHM = Algorithm(*ABOUT, ReBRACConfig, ReBRAC.make)

@@ -118,10 +118,5 @@ class TD3(ContinuousAgent):
         return learner, metrics | learner.actor_metrics
 
 
-ABOUT = (
-    "td3",
-    "twin delayed deterministic policy gradients, from replay",
-    "off_policy",
-    CONTINUOUS,
-)
+ABOUT = ("td3", "twin delayed deterministic policy gradients", "off_policy", CONTINUOUS)
 ALGORITHM = Algorithm(*ABOUT, TD3Config, TD3.make)

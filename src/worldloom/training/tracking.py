@@ -56,8 +56,8 @@ class Tracking(Hook):
 
     def on_evaluation(self, run: Run, evaluation: Any) -> None:
         # A list holds its episodes here, which are no curves.
-        told = getattr(evaluation, "metrics", evaluation.to_dict)()
-        scores = {k: v for k, v in told.items() if not isinstance(v, list)}
+        metrics = getattr(evaluation, "metrics", evaluation.to_dict)()
+        scores = {k: v for k, v in metrics.items() if not isinstance(v, list)}
         self._tell({"rows": [{"steps": run.steps, "eval": scores}]})
 
     def on_end(self, run: Run) -> None:

@@ -105,11 +105,11 @@ class PlantEvaluation:
 
     def metrics(self) -> dict[str, Any]:
         """`to_dict` for trackers, with what it has of each limit under the limit's name."""
-        told = self.to_dict()
-        for outcome in (told["bare"], told["filtered"]):
+        metrics = self.to_dict()
+        for outcome in (metrics["bare"], metrics["filtered"]):
             for name in ("violated", "worst_margin"):
                 outcome[name] = dict(zip(self.limits, outcome[name], strict=True))
-        return told
+        return metrics
 
     def lines(self) -> dict[str, str]:
         """For people."""

@@ -133,8 +133,8 @@ def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
         problems = _check_home(robot)
         if not problems:
             return robot
-    told = listed(problems, 220, "; ")
-    raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {told}")
+    reasons = listed(problems, 220, "; ")
+    raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {reasons}")
 
 
 def _read_model(path: Path) -> Any:
