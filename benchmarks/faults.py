@@ -34,7 +34,7 @@ class Sizes:
     kills: int = 25  # of a training in each suite
     flips: int = 1000
     calls: int = 10**9  # of a format, for so many seconds at most
-    seconds: float = 100.0
+    seconds: float = 180.0
     server_kills: int = 50
     rounds: int = 100
     cases: int = 100_000

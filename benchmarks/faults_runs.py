@@ -129,13 +129,17 @@ def _kill(process: subprocess.Popen, out: Path, seconds: float, rng: np.random.G
     """Kills a run at a random instant; False if it had ended before.
 
     Mostly while it trains, at a random row of its metrics, as starting takes longer than all else;
-    one time in four at any instant.
+    one time in four, or if it has no row left to play, at any instant.
     """
-    played = sum(len(read_json_lines(path)) for path in out.glob("*/metrics.jsonl"))
-    rows = int(rng.integers(played, _ITERATIONS)) + 1 if rng.random() < 0.75 else _ITERATIONS + 1
-    limit = time.monotonic() + (float(rng.uniform(0, seconds)) if rows > _ITERATIONS else 600.0)
+
+    def played() -> int:
+        return sum(len(read_json_lines(path)) for path in out.glob("*/metrics.jsonl"))
+
+    at_a_row = rng.random() < 0.75 and (before := played()) < _ITERATIONS
+    rows = int(rng.integers(before, _ITERATIONS)) + 1 if at_a_row else _ITERATIONS + 1
+    limit = time.monotonic() + (600.0 if at_a_row else float(rng.uniform(0, seconds)))
     while process.poll() is None and time.monotonic() < limit:
-        if sum(len(read_json_lines(path)) for path in out.glob("*/metrics.jsonl")) >= rows:
+        if played() >= rows:
             time.sleep(float(rng.uniform(0, 0.1)))
             break
         time.sleep(0.005)
