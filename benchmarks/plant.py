@@ -77,7 +77,7 @@ class Sizes:
     plant_rows: int = 20_000
     plant_episodes: int = 32
     # Off-policy evaluation
-    ope_plants: tuple[str, ...] = ("reactor", "water", "hvac")
+    ope_plants: tuple[str, ...] = ("reactor", "water", "hvac", "powergrid")
     ope_updates: int = 2_500
     ope_rows: int = 20_000
     ope_episodes: int = 512  # of the truth
@@ -383,7 +383,7 @@ def off_policy_evaluation(sizes: Sizes, record: Record) -> None:
     """Estimates from logs alone beside true returns: how often intervals hold, and ranks agree."""
     from benchmarks import plant_ope
 
-    raw: dict[str, Any] = {"rows": [], "development": list(plant_ope.DEVELOPMENT)}
+    raw: dict[str, Any] = {"rows": [], "development": plant_ope.DEVELOPMENT, "seed": plant_ope.SEED}
     record.result["raw"]["ope"] = raw
     plant_ope.coverage(
         sizes.ope_plants,

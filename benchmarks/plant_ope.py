@@ -2,8 +2,9 @@
 
 Policies of many kinds are evaluated from logs of many kinds, by nothing but the log; then each is
 played in the plant. Numbers of the method (`worldloom.suites.plant.ope`) were set while looking at
-seeds from 1,000 on, of `DEVELOPMENT` plants; what is reported is of other seeds and policies, and
-of one plant that was not looked at before.
+seeds from 1,000 on, of `DEVELOPMENT` plants; what is reported is of another seed and its policies,
+and of one plant that was not looked at before. An earlier method was reported with seed 0 and is
+why `hvac` is among those that were looked at.
 """
 
 import time
@@ -25,7 +26,8 @@ from worldloom.suites.plant import ope
 from worldloom.suites.plant.datasets import DataQuality, make_data
 from worldloom.suites.plant.plant import PlantWorld, play_episodes
 
-PLANTS, DEVELOPMENT = ("reactor", "water", "hvac"), ("reactor", "water", "dmsd")
+DEVELOPMENT = ("reactor", "water", "hvac", "dmsd")
+PLANTS, SEED = ("reactor", "water", "hvac", "powergrid"), 7
 QUALITIES: tuple[DataQuality, ...] = ("expert", "medium", "mixed", "random")
 GAMMA, HIDDEN = 0.99, (64, 64)
 LOOPS = ((1.0, 0.1), (0.6, 0.4))  # factors on proportional gains, and how much each is altered
@@ -45,7 +47,7 @@ def coverage(
     updates: int,
     data_steps: int,
     episodes: int,
-    seed: int = 0,
+    seed: int = SEED,
     note: Callable[[str], None] = print,
     save: Callable[[], None] = lambda: None,
     rows: list[dict[str, Any]] | None = None,
@@ -107,6 +109,9 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "coverage_95": _mean([holds(row) for row in rows]),
         "relative_width": _mean([width(row) for row in rows]),
         "relative_width_median": float(np.median([width(row) for row in rows])),
+        "plants": {
+            plant: _mean([holds(row) for row in rows if row["plant"] == plant]) for plant in spread
+        },
         "settled": len(settled),
         "settled_coverage_95": _mean([holds(row) for row in settled]),
         "settled_relative_width": _mean([width(row) for row in settled]),

@@ -26,6 +26,7 @@ def test_coverage_width_and_ranks_are_counted():
     assert (found["pairs"], found["settled"]) == (6, 5)
     assert found["coverage_95"] == pytest.approx(5 / 6)
     assert found["settled_coverage_95"] == 1.0
+    assert found["plants"] == {"a": pytest.approx(2 / 3), "b": 1.0}
     assert found["rank_correlation"] == pytest.approx(0.0)  # 1 in a, -1 in b
     spread = np.std([1.5, 2.5, 9.0]), np.std([5.0, 4.0, 3.0])
     assert found["relative_width"] == pytest.approx((2 / spread[0] + 16 / spread[1]) / 2)
@@ -46,14 +47,16 @@ def test_an_interval_grows_with_all_that_is_not_chance():
         Estimate(50.0, 48.0, 52.0, 100.0, "m"),
         Estimate(50.0, 45.0, 55.0, 100.0, "f"),
     )
-    alone = combined(modelled, fitted, 0.0, (0.0, 0.0))
+    possible, known = (0.0, 85.0), (0.0, 0.0)
+    alone = combined(modelled, fitted, 0.0, known, possible)
     assert (alone.low, alone.high) == (48.0, 52.0)
-    apart = combined(modelled, fitted._replace(value=26.9), 0.0, (0.0, 0.0))
-    assert apart.low < 26.9
-    blurred = combined(modelled, fitted, 10.0, (0.0, 0.0))
-    assert blurred.high > 69.0
-    lost = combined(modelled, fitted, 0.0, (30.0, 5.0))
+    # Errors that come from the same rows add up: they need not cancel.
+    apart = combined(modelled, fitted._replace(value=40.0), 5.0, known, possible)
+    assert (apart.low, apart.high) == pytest.approx((28.2, 71.8))
+    lost = combined(modelled, fitted, 0.0, (30.0, 5.0), possible)
     assert (lost.low, lost.high) == (18.0, 57.0)
+    unknown = combined(modelled, fitted, 0.0, (80.0, 80.0), possible)
+    assert (unknown.low, unknown.high) == possible
 
 
 def test_a_verdict_looks_at_everything():
@@ -62,13 +65,15 @@ def test_a_verdict_looks_at_everything():
         "estimates": [first, first, first], "logged_return": 50.0, "fqe_drift": 0.01,
         "fqe_bias": 0.5, "support": {"strange": 0.0},
     }  # fmt: skip
-    assert doubts(summary, 5.0) == []
+    logged = np.asarray([45.0, 55.0])
+    assert doubts(summary, logged) == []
     for change, words in (
         ({"fqe_drift": 0.2}, "still changed by 20%"),
         ({"fqe_bias": -9.0}, "wrong by -9 about the log itself"),
         ({"support": {"strange": 0.5}}, "50% of its steps"),
         ({"estimates": [first, first, first | {"value": 80.0}]}, "differ by 30"),
-        ({"estimates": [first | {"high": 99.0}, first, first]}, "wider than logged returns"),
+        ({"estimates": [first | {"high": 99.0}, first, first]}, "wider than 40% of"),
+        ({"estimates": [first | {"value": 56.0}, first, first]}, "no logged episode earned that"),
     ):
-        (found,) = doubts(summary | change, 5.0)
+        (found,) = doubts(summary | change, logged)
         assert words in found

@@ -36,6 +36,7 @@ ASKED_STARTS, ASKED_STEPS = 16, 5  # of these, how many, and each how many-th st
 STRANGE = 2.0  # times as far from the log as 95 % of the log's own rows: nobody has been there
 SETTLED_DRIFT = 0.05
 SETTLED_SHARE = 0.1  # of strange steps; of the return, by which estimators may differ
+SETTLED_WIDTH = 0.4  # of the interval, beside the return
 
 
 class Learned(NamedTuple):
@@ -86,7 +87,8 @@ def evaluate(learned: Learned, policy: PolicyState, key: Key) -> dict[str, Any]:
     near = support(data, policy, support_key)
     strange = _strange(data, played, float(jnp.quantile(near.reference, 0.95)))
     reward_error = _discounted(played.reward_error.mean((1, 2)), gamma)
-    both = combined(modelled, fitted, reward_error, _unknown(data, played, strange, gamma))
+    unknown = _unknown(data, played, strange, gamma)
+    both = combined(modelled, fitted, reward_error, unknown, _possible(learned))
     estimates = [both, modelled, fitted]
     if data.log_prob is not None:
         noisy = policy.replace(noise=jnp.float32(NOISE))
@@ -107,27 +109,35 @@ def evaluate(learned: Learned, policy: PolicyState, key: Key) -> dict[str, Any]:
         },
         "estimates": [estimate._asdict() for estimate in estimates],
     }
-    return summary | {"doubts": doubts(summary, float(learned.logged.std()))}
+    return summary | {"doubts": doubts(summary, learned.logged)}
 
 
 def combined(
-    modelled: Estimate, fitted: Estimate, reward_error: float, unknown: tuple[float, float]
+    modelled: Estimate,
+    fitted: Estimate,
+    reward_error: float,
+    unknown: tuple[float, float],
+    possible: tuple[float, float],
 ) -> Estimate:
     """The models' estimate, with an interval that knows of more than chance.
 
-    In quadrature: the models' own interval, how far fitted Q evaluation is from them, and what
-    they could not explain of logged rewards, which a policy may seek out or avoid. `unknown` comes
-    on top: what may be lost and won in states that were never logged.
+    A sum of the models' own interval, how far fitted Q evaluation is from them, what they could not
+    explain of logged rewards, which a policy may seek out or avoid, and `unknown`: what may be lost
+    and won in states that were never logged. Not in quadrature, as independent errors would be: all
+    of them come from the same rows and may well have one sign, as where networks smooth the peak of
+    a reward that only few rows reach. The interval ends at what is `possible`.
     """
     assert modelled.low is not None
-    chance, apart = modelled.value - modelled.low, modelled.value - fitted.value
-    half = float(np.linalg.norm([chance, apart, 1.96 * reward_error]))
-    low, high = modelled.value - half - unknown[0], modelled.value + half + unknown[1]
-    return Estimate(modelled.value, low, high, modelled.effective, "all evidence")
+    chance, apart = modelled.value - modelled.low, abs(modelled.value - fitted.value)
+    half = chance + apart + 1.96 * reward_error
+    value = modelled.value
+    low = value - min(half + unknown[0], max(value - possible[0], 0.0))
+    high = value + min(half + unknown[1], max(possible[1] - value, 0.0))
+    return Estimate(value, low, high, modelled.effective, "all evidence")
 
 
-def doubts(summary: dict[str, Any], spread: float) -> list[str]:
-    """Why not to go by estimates, for people; spread: the deviation of logged returns."""
+def doubts(summary: dict[str, Any], logged: np.ndarray) -> list[str]:
+    """Why not to go by estimates, for people; logged (E,): returns of the log's own episodes."""
     found: list[str] = []
     both, modelled, fitted = summary["estimates"][:3]
     size = max(abs(modelled["value"]), abs(summary["logged_return"]), 1e-6)
@@ -145,8 +155,12 @@ def doubts(summary: dict[str, Any], spread: float) -> list[str]:
     if summary["support"]["strange"] > SETTLED_SHARE:
         share = summary["support"]["strange"]
         found.append(f"{share:.0%} of its steps lead to where nobody has been")
-    if both["high"] - both["low"] > 4.0 * max(spread, SETTLED_SHARE * size):
-        found.append("the interval is wider than logged returns differ among themselves")
+    if not logged.min() <= both["value"] <= logged.max():
+        found.append(
+            f"no logged episode earned that: theirs are {logged.min():.3g} to {logged.max():.3g}"
+        )
+    if both["high"] - both["low"] > SETTLED_WIDTH * size:
+        found.append(f"the interval is wider than {SETTLED_WIDTH:.0%} of the return")
     return found
 
 
@@ -167,6 +181,13 @@ def _widened(estimate: Estimate, bias: float) -> Estimate:
 def _discounted(steps: Any, gamma: float) -> float:
     """The discounted sum of (T,)."""
     return float((np.asarray(steps, np.float64) * gamma ** np.arange(len(steps))).sum())
+
+
+def _possible(learned: Learned) -> tuple[float, float]:
+    """The least and the largest logged reward in every step, or none at all after an early end."""
+    least, most = np.asarray(learned.plants.rewards)
+    steps = _discounted(np.ones(learned.horizon), learned.gamma)
+    return steps * min(float(least), 0.0), steps * max(float(most), 0.0)
 
 
 def _strange(data: Dataset, played: Rollouts, usual: float) -> np.ndarray:

@@ -58,8 +58,9 @@ def estimates(ope: Mapping[str, Any], run: Run) -> str:
     text = (
         "Learned from the log, without touching the plant: what the bare policy would earn in an "
         f"episode, rewards discounted by {number(_number(ope.get('gamma')))} a step. Go by the "
-        "first interval, nominally of 95 %: it is as wide as learned models vary, as estimators "
-        "differ, as logged rewards stay unexplained, and as states that were never logged may pay."
+        "first interval, nominally of 95 %: as wide as learned models vary, estimators differ, "
+        "logged rewards stay unexplained and states that were never logged may pay, all added up, "
+        "but no wider than logged rewards allow."
     )
     notes = [_verdict(ope, intervals, truth)] if intervals else []
     if run.evals and ope.get("steps") not in (None, run.evals[-1].get("steps")):
@@ -85,8 +86,8 @@ def _verdict(ope: Mapping[str, Any], intervals: Sequence[Interval], truth: float
         said = f"<b>The estimates are not settled</b>: {escape('; '.join(map(str, doubts)))}."
     else:
         said = (
-            "<b>The estimates are settled</b>: estimators agree, and the log has such states. That "
-            "nothing speaks against them is no proof."
+            "<b>The estimates are settled</b>: estimators agree, the log has such states and such "
+            "returns, and the interval is narrow. That nothing speaks against them is no proof."
         )
     if intervals[0].holds(truth) == "no":
         said += " <b>They are wrong all the same</b>: the truth is outside of the first interval."
