@@ -1,7 +1,6 @@
 """A server from a bundle: everything is checked and compiled before it listens."""
 
 import gc
-import json
 import math
 import signal
 import socket
@@ -16,7 +15,7 @@ from worldloom.serving.bundle import Bundle, load_bundle
 from worldloom.serving.connections import ConnectionLimits, limited
 from worldloom.serving.controller import DRAIN_SECONDS, Controller, Limits
 from worldloom.serving.gate import GateRules, is_loopback
-from worldloom.serving.journal import Fsync, Journal
+from worldloom.serving.journal import Fsync, Journal, require_posix
 
 SWITCH_SECONDS = 0.0005  # how long one thread may keep the others from running
 SPARE_FILES = 64  # besides connections
@@ -62,6 +61,7 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
 
 def check(config: ServeConfig) -> None:
     """A ValueError where the server would be open to anybody or could do nothing."""
+    require_posix()
     if config.token is None and not is_loopback(config.host):
         raise ValueError(
             f"--no-token: {config.host} can be reached from other machines; give a token, or serve "
@@ -85,8 +85,6 @@ def check(config: ServeConfig) -> None:
 
 def _allow_files(count: int) -> None:
     """Lets this process open so many files; a ValueError where the system does not."""
-    if sys.platform == "win32":
-        return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -102,12 +100,10 @@ def _allow_files(count: int) -> None:
 
 def same_policy(journal: Journal, bundle: Bundle) -> None:
     """A ValueError where a log's memories are those of another policy."""
-    if journal.recovered.start is None:
-        return
-    policy = json.loads(journal.recovered.start)["policy"]
-    if policy != bundle.digest:
+    policy = journal.recovered.policy
+    if policy not in (None, bundle.digest):
         raise ValueError(
-            f"{journal.path} is the log of policy {policy[:12]}, {bundle.folder} holds "
+            f"{journal.path} is the log of policy {str(policy)[:12]}, {bundle.folder} holds "
             f"{bundle.digest[:12]}; name another log with --log"
         )
 
