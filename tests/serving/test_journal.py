@@ -4,12 +4,15 @@ import contextlib
 import json
 import os
 import shutil
+import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worldloom.serving import journal as journals
 from worldloom.serving.journal import Journal
 from worldloom.serving.records import FIRST, array, check_line, encode, numbers, same_bits
 from worldloom.serving.segments import read_head, scan, segment_of, segments_of
@@ -367,12 +370,48 @@ def test_a_server_that_begins_a_segment_still_holds_the_log(tmp_path):
 # The head ----------------------------------------------------------------------------------------
 
 
-def test_the_head_is_that_of_the_newest_group(tmp_path):
+def test_the_head_is_that_of_the_newest_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "HEAD_SECONDS", 0.0)
     journal = Journal(tmp_path / "log", "none", 500)
     for _ in range(5):
         steps(journal, [2])
         assert read_head(tmp_path / "log") == (journal.seq, journal.hash)
     journal.close()
+
+
+def test_the_head_is_not_written_with_every_group(tmp_path, monkeypatch):
+    writes = []
+    pwrite = os.pwrite
+    monkeypatch.setattr(journals, "HEAD_SECONDS", 3600.0)
+    monkeypatch.setattr(os, "pwrite", lambda *args: (writes.append(args), pwrite(*args)))
+    with closing(Journal(tmp_path / "log", "none")) as journal:
+        for _ in range(20):
+            steps(journal, [2])
+        assert len(writes) == 1
+        head = read_head(tmp_path / "log")
+        assert head.seq < journal.seq
+        # What a killed process leaves: the head lies behind the end of the log, on its chain.
+        tail = scan(segment_of(tmp_path / "log", 0), head)
+        assert (tail.newest.seq, tail.broken) == (journal.seq, None)
+    assert read_head(tmp_path / "log") == (journal.seq, journal.hash), "closing writes it"
+
+
+def test_the_head_follows_the_last_group_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "HEAD_SECONDS", 0.05)
+    with closing(Journal(tmp_path / "log", "none")) as journal:
+        for _ in range(3):
+            steps(journal, [2])
+        end = time.monotonic() + 10.0
+        while read_head(tmp_path / "log").seq < journal.seq:
+            assert time.monotonic() < end, "nothing is appended, and the head stays behind"
+            time.sleep(0.01)
+
+
+def test_a_system_without_posix_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "fcntl", None)
+    with pytest.raises(ValueError, match="audit logs cannot be written on"):
+        Journal(tmp_path / "log")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_log_that_ends_before_its_head_is_not_gone_on_with(tmp_path):
