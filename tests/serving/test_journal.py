@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 import time
 from contextlib import closing
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worldloom.cli.main import main
 from worldloom.serving import journal as journals
 from worldloom.serving.journal import Journal
 from worldloom.serving.records import FIRST, array, check_line, encode, numbers, same_bits
@@ -407,11 +409,12 @@ def test_the_head_follows_the_last_group_soon(tmp_path, monkeypatch):
             time.sleep(0.01)
 
 
-def test_a_system_without_posix_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(journals, "fcntl", None)
-    with pytest.raises(ValueError, match="audit logs cannot be written on"):
-        Journal(tmp_path / "log")
-    assert not list(tmp_path.iterdir())
+def test_a_system_without_posix_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    for name in ("worldloom.serving.journal", "worldloom.cli.serve"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert main(["serve", "bundle"]) == 2
+    assert capsys.readouterr().err.startswith("worldloom serve: audit logs cannot be written on")
 
 
 def test_a_log_that_ends_before_its_head_is_not_gone_on_with(tmp_path):

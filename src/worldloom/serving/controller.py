@@ -347,8 +347,8 @@ class Controller:
         strange = self._drift.strange(obs)
         now, policy = time.time(), self.bundle.digest
         inputs = rows_of({"obs": obs, "key": key, "memory": memory}, len(batch))
-        said = {"proposed": out["proposed"], "action": out["action"], "after": out["memory"]}
-        results = rows_of(said | {"report": out["report"]}, len(batch))
+        out["after"] = out.pop("memory")
+        results = rows_of(out, len(batch))
         mine = [self._take(asked) for asked in batch]
         try:
             records: list[tuple[str, dict[str, Any]]] = []
@@ -372,7 +372,7 @@ class Controller:
                 "record": written[i]._asdict(),
                 "kind": "act",
                 "content": records[i][1],
-                "memory": {name: x[i] for name, x in out["memory"].items()},
+                "memory": {name: x[i] for name, x in out["after"].items()},
             }
             if mine[i]
             else None

@@ -33,6 +33,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+try:
+    import fcntl
+except ImportError:
+    raise ImportError(
+        f"audit logs cannot be written on {sys.platform}, which has no POSIX file locks; serve on "
+        "Linux or macOS (logs can be verified here)"
+    ) from None
+
 from worldloom.core.files import atomic_path
 from worldloom.serving.records import MOVES, encode, encode_snapshot
 from worldloom.serving.segments import (
@@ -51,11 +59,6 @@ from worldloom.serving.segments import (
     segment_of,
     segments_of,
 )
-
-try:
-    import fcntl
-except ImportError:  # no POSIX: see `require_posix`
-    fcntl = None
 
 Fsync = Literal["always", "batch", "none"]
 SEGMENT_BYTES = 64_000_000
@@ -81,7 +84,6 @@ class Journal:
     def __init__(
         self, path: str | Path, fsync: Fsync = "batch", segment_bytes: int = SEGMENT_BYTES
     ):
-        require_posix()
         self.path, self.fsync, self.segment_bytes = Path(path), fsync, segment_bytes
         number, log = named(self.path)
         if number:
@@ -314,17 +316,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def require_posix() -> None:
-    """A ValueError on systems without the locks and the positioned writes that logs are kept by."""
-    if fcntl is None:
-        raise ValueError(
-            f"audit logs cannot be written on {sys.platform}, which has no POSIX file locks; serve "
-            "on Linux or macOS (logs can be verified here)"
-        )
-
-
 def _hold(file: int, path: Path) -> None:
-    assert fcntl is not None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

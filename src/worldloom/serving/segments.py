@@ -90,9 +90,9 @@ def segments_of(path: str | Path) -> list[Segment]:
     """The segments that are there, in order; if the path names one of them, from that one on."""
     first, log = named(path)
     files = [log, *log.parent.glob(f"{glob.escape(log.name)}.*")]
-    found = [Segment(named(file).number, file) for file in files if file.is_file()]
+    segments = [Segment(named(file).number, file) for file in files if file.is_file()]
     # Another log's name may begin like this one's.
-    return sorted(s for s in found if s.number >= first and s == segment_of(log, s.number))
+    return sorted(s for s in segments if s.number >= first and s == segment_of(log, s.number))
 
 
 # The head ----------------------------------------------------------------------------------------
