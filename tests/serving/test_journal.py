@@ -210,6 +210,19 @@ def test_nothing_is_written_to_a_file_that_is_not_at_its_place(tmp_path):
     journal.close()
 
 
+@pytest.mark.parametrize("remove", [os.unlink, lambda path: os.rename(path, f"{path}.away")])
+def test_a_record_whose_file_goes_away_while_it_is_written_is_none(tmp_path, monkeypatch, remove):
+    path, fsync = tmp_path / "log", os.fsync
+    journal = Journal(path, "batch")
+    journal.append([ACT])
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), remove(path)))
+    with pytest.raises(OSError, match="was moved or removed"):
+        journal.append([ACT])
+    monkeypatch.undo()
+    assert journal.seq == 0
+    journal.close()
+
+
 def test_nothing_is_written_to_a_file_that_somebody_else_changed(tmp_path):
     journal = Journal(tmp_path / "log")
     journal.append([ACT])

@@ -139,6 +139,7 @@ class Journal:
                     self._write(part)
                     if self.fsync != "none":
                         os.fsync(self._open.file)
+                self.check()  # it may have been moved or removed meanwhile
             except OSError as error:
                 self._take_back(error)
                 raise OSError(f"{self.path} cannot be written: {error}") from error

@@ -36,7 +36,8 @@ def make_app(
         await controller.close()
 
     # No page of documentation: it would load scripts from elsewhere, and cannot send the token.
-    app = FastAPI(docs_url=None, redoc_url=None, lifespan=life)
+    # And no redirections: they would send a client where its Host header says.
+    app = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=life)
     described = describe(bundle, __version__, with_token=rules.token is not None)
     app.openapi = lambda: described
     app.add_middleware(Gate, rules=rules, metrics=controller.metrics)  # pyright: ignore[reportArgumentType]
