@@ -58,23 +58,23 @@ def test_a_signal_that_both_threads_hear_is_answered_once(monkeypatch):
     """The main thread comes back just when the other one is about to speak up in its place."""
     heard, main_came = [], threading.Event()
     monkeypatch.setattr(interrupts, "PATIENCE", 0.01)
-    with on_signal(lambda: None, lambda: heard.append("left")):
-        with stop_when_asked(lambda: heard.append("asked")):
-            handle, looked = signal.getsignal(signal.SIGINT), threading.Event()
+    outer = on_signal(lambda: None, lambda: heard.append("left"))
+    with outer, stop_when_asked(lambda: heard.append("asked")):
+        handle, looked = signal.getsignal(signal.SIGINT), threading.Event()
 
-            def look(number):
-                looked.set()
-                main_came.wait(0.2)
-                return handle
+        def look(number):
+            looked.set()
+            main_came.wait(0.2)
+            return handle
 
-            monkeypatch.setattr(interrupts.signal, "getsignal", look)
-            wakeup = signal.set_wakeup_fd(-1)
-            os.write(wakeup, bytes([signal.SIGINT]))  # as the system does
-            assert looked.wait(10)
-            handle(signal.SIGINT, None)  # as Python does when the main thread is back
-            main_came.set()
-            monkeypatch.undo()
-            signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        monkeypatch.setattr(interrupts.signal, "getsignal", look)
+        wakeup = signal.set_wakeup_fd(-1)
+        os.write(wakeup, bytes([signal.SIGINT]))  # as the system does
+        assert looked.wait(10)
+        handle(signal.SIGINT, None)  # as Python does when the main thread is back
+        main_came.set()
+        monkeypatch.undo()
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     assert heard == ["asked"]
 
 

@@ -14,13 +14,11 @@ beside, in FILE.torn-N with N the number of the first record that is gone.
 A segment that has grown to its size is followed by a new one, which gets its name when the snapshot
 in it is written: at every moment the last segment is one that a server can go on with.
 
-The head is written in place, at most once a second while groups are appended, within a second after
-the last of them, and when a segment begins or the log is closed. To write it after each group would
-cost a quarter of the speed: every sync of the log would also commit the head's new date. So a head
-may lie behind the end of its log, by a second's records if the process dies, by what the system had
-not written yet if the machine does; it is never ahead of a log that is synced. A head that lies
-behind is on the chain, and vouches for all records up to it: of those after it, a cut of whole
-groups cannot be told from a crash. A log that ends before its head was cut.
+The head is written after each group, in place and without a sync: 100 bytes, 2 % of the time that a
+group of 16 takes. It is never ahead of a log that is synced, and behind it by a group if the
+process dies, by what the system had not written yet if the machine does. A head that lies behind is
+on the chain, and vouches for all records up to it: of those after it, a cut of whole groups cannot
+be told from a crash. A log that ends before its head was cut.
 """
 
 import contextlib
@@ -62,7 +60,6 @@ from worldloom.serving.segments import (
 
 Fsync = Literal["always", "batch", "none"]
 SEGMENT_BYTES = 64_000_000
-HEAD_SECONDS = 1.0  # between two writes of the head
 TAKEN = "{} is being written by another server; stop it, or name another log"
 
 
@@ -90,8 +87,6 @@ class Journal:
             raise ValueError(f"{self.path} is named like a segment of a log; name the log, {log}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._head_timer: threading.Timer | None = None
-        self._head_written = -HEAD_SECONDS
         self.broken: str | None = None  # why nothing can be written any more
         head, segment = self._known_head(), self._last()
         if head is not None and head != NOTHING and not segment.path.exists():
@@ -175,8 +170,6 @@ class Journal:
                 if self.broken is None:
                     os.fsync(self._open.file)
                     self._sync_head()
-                elif self._head_timer is not None:
-                    self._head_timer.cancel()
                 self._let_go()
                 self.broken = f"{self.path} is closed"
 
@@ -194,25 +187,8 @@ class Journal:
 
     def _advance(self, newest: Written, size: int) -> None:
         self.size, (self.seq, self.hash) = size, newest
-        left = self._head_written + HEAD_SECONDS - time.monotonic()
-        if left <= 0.0:
-            self._write_head()
-        elif self._head_timer is None:
-            self._head_timer = threading.Timer(left, self._write_late_head)
-            self._head_timer.daemon = True
-            self._head_timer.start()
-
-    def _write_late_head(self) -> None:
-        with self._lock:
-            if self._head >= 0:
-                self._write_head()
-
-    def _write_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        self._head_timer, self._head_written = None, time.monotonic()
         with contextlib.suppress(OSError):  # the records are there, whatever the head says
-            os.pwrite(self._head, head_line(Written(self.seq, self.hash)), 0)
+            os.pwrite(self._head, head_line(newest), 0)
 
     # Segments ------------------------------------------------------------------------------------
 
@@ -271,7 +247,6 @@ class Journal:
         return file
 
     def _sync_head(self) -> None:
-        self._write_head()
         with contextlib.suppress(OSError):
             os.fsync(self._head)
 
