@@ -1,5 +1,6 @@
 """Signals are heard at once, also while compiled code holds the main thread."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -76,6 +77,27 @@ def test_a_signal_that_both_threads_hear_is_answered_once(monkeypatch):
         monkeypatch.undo()
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     assert heard == ["asked"]
+
+
+def test_a_second_signal_waits_for_the_main_thread_where_nobody_is_outside(monkeypatch):
+    """As in a script that trains: there is no command around it that could end the process."""
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.01)
+    asked = threading.Event()
+
+    def press_twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            asked.wait(10)
+
+    def work():
+        thread.start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # half a second without an ear
+        threading.Event().wait(10)
+
+    thread = threading.Thread(target=press_twice)
+    with stop_when_asked(asked.set), pytest.raises(KeyboardInterrupt):
+        work()
+    thread.join()
 
 
 def test_other_threads_change_nothing():

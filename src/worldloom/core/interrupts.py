@@ -10,18 +10,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # schedulers send the second where people press Ctrl-C
 PATIENCE = 1.0  # seconds in which the main thread should be back
-_busy: list[Callable[[], None]] = []
+_busy: list[Callable[[], bool | None]] = []
 
 
 @contextmanager
-def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[None]:
+def on_signal(react: Callable[[], object], busy: Callable[[], bool | None]) -> Iterator[None]:
     """Within the block, calls `react` where Ctrl-C is pressed or SIGTERM comes.
 
     busy: called in its place, in another thread, if the main thread takes longer than `PATIENCE` to
-    hear. Other threads than the main one hear no signals: in these, nothing is changed.
+    hear; where it returns False, the main thread is left to react. Other threads than the main one
+    hear no signals: in these, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -58,8 +60,8 @@ def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[N
                 with lock:
                     signals = {n for n in take() if signal.getsignal(n) is handle}
                     answered.update(signals)
-                if signals:
-                    busy()
+                if signals and busy() is False:
+                    answered.difference_update(signals)
 
     # What is ignored stays so, as under nohup; what another language handles cannot be put back.
     heard = [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
@@ -88,17 +90,16 @@ def stop_when_asked(announce: Callable[[], None]) -> Iterator[threading.Event]:
     announce: says so.
     """
     stop = threading.Event()
-    outer = _busy[-1] if _busy else lambda: None
+    outer = _busy[-1] if _busy else lambda: False
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    def ask(again: Callable[[], None]) -> None:
+    def ask(again: Callable[[], bool | None]) -> bool | None:
         if stop.is_set():
-            again()
-        else:
-            stop.set()
-            announce()
+            return again()
+        stop.set()
+        return announce()
 
-    with on_signal(lambda: ask(interrupt), lambda: ask(outer)):
+    with on_signal(partial(ask, interrupt), partial(ask, outer)):
         yield stop
