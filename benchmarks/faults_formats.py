@@ -135,7 +135,10 @@ class Worker:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass  # its pipes are closed, and it is waited for
+        self._number.close()
+        self._place.close()
 
 
 _WORKERS: list[Worker] = []
@@ -143,10 +146,17 @@ _WORKERS: list[Worker] = []
 
 def _worker() -> Worker:
     """The process of all formats: to start one takes longer than a thousand calls."""
-    if not _WORKERS or not _WORKERS[-1].alive:
+    if _WORKERS and not _WORKERS[-1].alive:
+        _WORKERS.pop().close()
+    if not _WORKERS:
         _WORKERS.append(Worker())
-        atexit.register(_WORKERS[-1].close)
     return _WORKERS[-1]
+
+
+@atexit.register
+def _close_workers() -> None:
+    while _WORKERS:
+        _WORKERS.pop().close()
 
 
 def _read(place: str) -> None:

@@ -1,5 +1,6 @@
 """Signals are heard at once, also while compiled code holds the main thread."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -52,6 +53,51 @@ def test_contexts_can_be_nested(monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
     assert heard == ["inner", "outer"]
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_signal_that_both_threads_hear_is_answered_once(monkeypatch):
+    """The main thread comes back just when the other one is about to speak up in its place."""
+    heard, main_came = [], threading.Event()
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.01)
+    outer = on_signal(lambda: None, lambda: heard.append("left"))
+    with outer, stop_when_asked(lambda: heard.append("asked")):
+        handle, looked = signal.getsignal(signal.SIGINT), threading.Event()
+
+        def look(number):
+            looked.set()
+            main_came.wait(0.2)
+            return handle
+
+        monkeypatch.setattr(interrupts.signal, "getsignal", look)
+        wakeup = signal.set_wakeup_fd(-1)
+        os.write(wakeup, bytes([signal.SIGINT]))  # as the system does
+        assert looked.wait(10)
+        handle(signal.SIGINT, None)  # as Python does when the main thread is back
+        main_came.set()
+        monkeypatch.undo()
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    assert heard == ["asked"]
+
+
+def test_a_second_signal_waits_for_the_main_thread_where_nobody_is_outside(monkeypatch):
+    """As in a script that trains: there is no command around it that could end the process."""
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.01)
+    asked = threading.Event()
+
+    def press_twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            asked.wait(10)
+
+    def work():
+        thread.start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)  # half a second without an ear
+        threading.Event().wait(10)
+
+    thread = threading.Thread(target=press_twice)
+    with stop_when_asked(asked.set), pytest.raises(KeyboardInterrupt):
+        work()
+    thread.join()
 
 
 def test_other_threads_change_nothing():

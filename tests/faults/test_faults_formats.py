@@ -1,6 +1,8 @@
 """Spoiled files and options are accepted or refused in one line: a slice of the fuzzer's calls."""
 
+import gc
 import signal
+import warnings
 
 import pytest
 
@@ -46,3 +48,13 @@ def test_the_fuzzer_tells_answers_from_tracebacks_and_hangs(monkeypatch):
     assert found["calls"] == 49 == sum(found[kind] for kind in kinds[:4])
     assert found["longest_message"] == 400
     assert any(words.startswith("KeyError | ") for words in found["examples"])
+
+
+def test_the_reader_leaves_no_open_files():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        worker = faults_formats.Worker()
+        worker.close()
+        del worker
+        gc.collect()
+    assert not [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)]

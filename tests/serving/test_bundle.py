@@ -143,7 +143,7 @@ def test_columns_hold_every_kind_of_number_bit_for_bit():
     words = columns.pack(leaves)
     assert words.shape == (4, 8)
     through = np.asarray(jax.jit(lambda x: columns.join(columns.split(x)))(words))
-    for found, wanted in zip(columns.unpack(through), leaves, strict=True):
+    for found, wanted in zip(columns.split(through), leaves, strict=True):
         assert found.tobytes() == wanted.tobytes()
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     with pytest.raises(ValueError, match="the program takes rows of float32"):

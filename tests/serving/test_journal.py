@@ -4,12 +4,15 @@ import contextlib
 import json
 import os
 import shutil
+import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worldloom.cli.main import main
 from worldloom.serving.journal import Journal
 from worldloom.serving.records import FIRST, array, check_line, encode, numbers, same_bits
 from worldloom.serving.segments import read_head, scan, segment_of, segments_of
@@ -205,6 +208,19 @@ def test_nothing_is_written_to_a_file_that_is_not_at_its_place(tmp_path):
     journal.close()
 
 
+@pytest.mark.parametrize("remove", [os.unlink, lambda path: os.rename(path, f"{path}.away")])
+def test_a_record_whose_file_goes_away_while_it_is_written_is_none(tmp_path, monkeypatch, remove):
+    path, fsync = tmp_path / "log", os.fsync
+    journal = Journal(path, "batch")
+    journal.append([ACT])
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), remove(path)))
+    with pytest.raises(OSError, match="was moved or removed"):
+        journal.append([ACT])
+    monkeypatch.undo()
+    assert journal.seq == 0
+    journal.close()
+
+
 def test_nothing_is_written_to_a_file_that_somebody_else_changed(tmp_path):
     journal = Journal(tmp_path / "log")
     journal.append([ACT])
@@ -373,6 +389,26 @@ def test_the_head_is_that_of_the_newest_group(tmp_path):
         steps(journal, [2])
         assert read_head(tmp_path / "log") == (journal.seq, journal.hash)
     journal.close()
+
+
+def test_a_head_that_lies_behind_is_on_the_chain(tmp_path):
+    """As a process leaves it that is killed between a group and its head, or a power failure."""
+    journal = Journal(tmp_path / "log", "none")
+    steps(journal, [2])
+    behind = (tmp_path / "log.head").read_bytes()
+    steps(journal, [2])
+    journal.close()
+    (tmp_path / "log.head").write_bytes(behind)
+    with closing(Journal(tmp_path / "log", "none")) as again:
+        assert (again.seq, again.hash) == (journal.seq, journal.hash)
+
+
+def test_a_system_without_posix_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    for name in ("worldloom.serving.journal", "worldloom.cli.serve"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert main(["serve", "bundle"]) == 2
+    assert capsys.readouterr().err.startswith("worldloom serve: audit logs cannot be written on")
 
 
 def test_a_log_that_ends_before_its_head_is_not_gone_on_with(tmp_path):

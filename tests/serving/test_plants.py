@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from serving.controlled import run
+from worldloom.serving import plants
 from worldloom.serving.answers import act_answer
 from worldloom.serving.audit import verify_log
 from worldloom.serving.journal import Journal
@@ -226,3 +227,33 @@ def test_recovered_plants_are_not_silent_yet(bundle, log, usual):
     run(bundle, log, story, known=["a"])
     run(bundle, log, again, known=(), plants=1, forget_after=3600.0)
     assert Journal(log, "none").recovered.latest.keys() == {"a"}
+
+
+def test_a_restart_does_not_make_a_silent_plant_speak(bundle, log, usual, monkeypatch):
+    async def story(controller):
+        await controller.act("a", usual(1)[0])
+
+    async def again(controller):
+        await controller.act("b", usual(1)[0], PLACE)
+        return len(controller.plants)
+
+    run(bundle, log, story, known=["a"])
+    now = time.time()
+    monkeypatch.setattr(plants.time, "time", lambda: now + 3601.0)
+    assert run(bundle, log, again, known=(), plants=1, forget_after=3600.0) == 1
+
+
+@pytest.mark.parametrize("field", ["after", "time", "step", "previous"])
+def test_a_last_record_that_is_garbled_is_one_line(bundle, log, usual, field):
+    async def story(controller):
+        await controller.act("a", usual(1)[0])
+
+    run(bundle, log, story, known=["a"])
+    latest = json.loads(Journal(log, "none").recovered.latest["a"])
+    if field in latest:
+        del latest[field]
+    else:
+        latest["after"][field] = [0.0] * 7
+    known = plants.Plants(bundle, plants.Limits())
+    with pytest.raises(ValueError, match=r"record of plant a lacks or garbles .* audit verify"):
+        known.recover({"a": json.dumps(latest).encode()})

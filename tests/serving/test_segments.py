@@ -223,6 +223,14 @@ def test_a_forged_snapshot_is_found(log):
     assert "its snapshot is not what the records before left behind" in verify_log(log).problem
 
 
+@pytest.mark.parametrize("field", ["start", "plants", "policy"])
+def test_a_start_on_a_snapshot_that_lacks_something_is_one_line(log, field):
+    rewrite(log, lambda row: row.pop(field, None) if row["kind"] == "segment" else None)
+    head_path(log).unlink()
+    with pytest.raises(ValueError, match=f"lacks or garbles something: KeyError\\('{field}'"):
+        Journal(log)
+
+
 def test_an_empty_log_is_found_by_its_head(tmp_path):
     journal = Journal(tmp_path / "log", "none")
     journal.close()

@@ -175,6 +175,14 @@ def test_without_the_token_nothing_is_answered(server, client_of, token):
     stranger.close()
 
 
+def test_nobody_is_sent_elsewhere(client):
+    """Starlette would redirect a path with a slash to the host that the request names."""
+    for path in ("/act/", "//act"):
+        headers = {"Host": "elsewhere.example"}
+        assert client.send("POST", path, b"{}", headers)[0] == 404
+        assert "location" not in client.headers
+
+
 def test_a_token_of_another_scheme_is_refused(client):
     assert client.send("GET", "/policy", headers={"Authorization": f"Basic {TOKEN}"})[0] == 401
 

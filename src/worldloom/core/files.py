@@ -119,12 +119,10 @@ def with_digest(content: bytes) -> bytes:
 
 
 def without_digest(stored: bytes) -> bytes:
-    """The content of `with_digest`; a ValueError if it is damaged. Without a digest, as it is."""
-    content, mark, digest = stored[:-38], stored[-38:-32], stored[-32:]
-    if mark != _MARK:
-        return stored
-    if hashlib.sha256(content).digest() != digest:
-        raise ValueError("it is damaged: its sha256 is another")
+    """The content of `with_digest`; a ValueError if it is damaged or cut off."""
+    content = stored[:-38]
+    if with_digest(content) != stored:
+        raise ValueError("it is cut off or damaged: it does not end with its sha256")
     return content
 
 

@@ -10,18 +10,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # schedulers send the second where people press Ctrl-C
 PATIENCE = 1.0  # seconds in which the main thread should be back
-_busy: list[Callable[[], None]] = []
+_busy: list[Callable[[], bool | None]] = []
 
 
 @contextmanager
-def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[None]:
+def on_signal(react: Callable[[], object], busy: Callable[[], bool | None]) -> Iterator[None]:
     """Within the block, calls `react` where Ctrl-C is pressed or SIGTERM comes.
 
-    busy: called first, in another thread, if the main thread takes longer than `PATIENCE` to hear.
-    Other threads than the main one hear no signals: in these, nothing is changed.
+    busy: called in its place, in another thread, if the main thread takes longer than `PATIENCE` to
+    hear; where it returns False, the main thread is left to react. Other threads than the main one
+    hear no signals: in these, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -30,6 +32,8 @@ def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[N
     ours.setblocking(False)
     theirs.setblocking(False)
     over = threading.Event()
+    # A signal is answered once: whoever takes its byte does it, and says so before the lock opens.
+    lock, answered = threading.RLock(), set[int]()  # a handler may interrupt another one
 
     def take() -> bytes:
         try:
@@ -38,9 +42,13 @@ def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[N
             return b""
 
     def handle(signum, frame):
-        while take():
-            pass
-        react()
+        with lock:
+            while take():
+                pass
+            mine = signum not in answered
+            answered.discard(signum)
+        if mine:
+            react()
 
     def waits() -> bool:
         return bool(select.select([ours], [], [], 0)[0]) and not over.is_set()
@@ -48,8 +56,12 @@ def on_signal(react: Callable[[], None], busy: Callable[[], None]) -> Iterator[N
     def watch():
         while select.select([ours], [], []) and not over.is_set():
             looks = (waits() for _ in range(10) if not over.wait(PATIENCE / 10))
-            if all(looks) and (signum := take()) and signal.getsignal(signum[0]) is handle:
-                busy()
+            if all(looks):
+                with lock:
+                    signals = {n for n in take() if signal.getsignal(n) is handle}
+                    answered.update(signals)
+                if signals and busy() is False:
+                    answered.difference_update(signals)
 
     # What is ignored stays so, as under nohup; what another language handles cannot be put back.
     heard = [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
@@ -77,28 +89,17 @@ def stop_when_asked(announce: Callable[[], None]) -> Iterator[threading.Event]:
 
     announce: says so.
     """
-    stop, late = threading.Event(), []
-    outer = _busy[-1] if _busy else lambda: None
+    stop = threading.Event()
+    outer = _busy[-1] if _busy else lambda: False
 
-    def ask() -> None:
-        stop.set()
-        announce()
+    def interrupt() -> None:
+        raise KeyboardInterrupt
 
-    def react() -> None:
-        if late:  # said already
-            late.clear()
-        elif stop.is_set():
-            raise KeyboardInterrupt
-        else:
-            ask()
-
-    def busy() -> None:
+    def ask(again: Callable[[], bool | None]) -> bool | None:
         if stop.is_set():
-            late.clear()  # the next that the main thread hears is an interrupt
-            outer()
-        else:
-            late.append(True)
-            ask()
+            return again()
+        stop.set()
+        return announce()
 
-    with on_signal(react, busy):
+    with on_signal(partial(ask, interrupt), partial(ask, outer)):
         yield stop

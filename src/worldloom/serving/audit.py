@@ -66,7 +66,7 @@ def walk(
     if not segments_of(path):
         raise ValueError(f"{path}: there is no such log")
     latest: dict[str, Any] = {}  # plant -> its last record
-    head_found, seq = head is None, 0
+    has_head, seq = head is None, 0
     try:
         known = read_head(path)  # before the log: a server that goes on writing moves both
         result.head_file = None if known is None else known.seq
@@ -79,7 +79,7 @@ def walk(
             visit(group)
             result.records += len(group)
             result.head = group[-1].line.hash
-            head_found = head_found or any(record.line.hash == head for record in group)
+            has_head = has_head or any(record.line.hash == head for record in group)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         about = repr(error)[:120]
         result.problem = f"record {seq} or one written with it lacks or garbles something: {about}"
@@ -87,7 +87,7 @@ def walk(
     except LogProblem as problem:
         result.problem, result.torn = str(problem), problem.torn
         return
-    if not head_found:
+    if not has_head:
         result.problem = f"no record has the hash {head}: the log was cut off or rewritten"
 
 

@@ -95,8 +95,8 @@ def json_bytes(value: Any) -> bytes:
 def with_manifest(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A bundle's files with their manifest, which knows their sha256 and has a digest of it all."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    said = plain({**manifest, "files": hashes})
-    return {**files, MANIFEST: json_bytes(said | {"digest": digest_of(said)})}
+    facts = plain({**manifest, "files": hashes})
+    return {**files, MANIFEST: json_bytes(facts | {"digest": digest_of(facts)})}
 
 
 def _strangers(folder: Path) -> list[str]:

@@ -16,14 +16,15 @@ Outcome = dict[str, Any]  # kind and content of a record, where it is in the log
 
 @dataclass(eq=False)
 class Change:
-    """Something that happens to a plant without the policy: kind of record, content, memory after.
+    """Something that happens to a plant without the policy: kind and content of its record.
 
-    `make` computes the last two; it runs in a thread.
+    `after` computes the memory that it leaves; it runs in a thread.
     """
 
     kind: str
     plant: Plant
-    make: Callable[[], tuple[dict[str, Any], Rows]]
+    content: dict[str, Any]
+    after: Callable[[], Rows]
     done: "asyncio.Future[Outcome]"
 
 
@@ -32,7 +33,7 @@ def write_changes(changes: Sequence[Change], recorder: Recorder) -> list[Outcome
     outcomes: list[Outcome | Exception] = []
     for change in changes:
         try:
-            content, after = change.make()
+            after = change.after()
         except Exception as error:
             outcomes.append(error)
             continue
@@ -42,7 +43,7 @@ def write_changes(changes: Sequence[Change], recorder: Recorder) -> list[Outcome
             **recorder.about,
             "memory": memory_numbers(change.plant.memory),
         }
-        content = about | content | {"after": memory_numbers(after)}
+        content = about | change.content | {"after": memory_numbers(after)}
         outcomes.append({"kind": change.kind, "content": content, "memory": after})
     made = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     try:

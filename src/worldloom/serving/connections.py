@@ -25,7 +25,7 @@ def limited(base: Any, limits: ConnectionLimits) -> type[asyncio.Protocol]:
     class Limited(base):
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._seen: tuple[Any, bool] = (None, False)
+            self._last: tuple[Any, bool] = (None, False)  # request, and whether idle
             self._since, self._bytes = self.loop.time(), 0
             self._watch()
             if len(self.connections) > limits.connections:
@@ -57,8 +57,8 @@ def limited(base: Any, limits: ConnectionLimits) -> type[asyncio.Protocol]:
         def _watch(self) -> None:
             idle, now = self.idle(), self.loop.time()
             # A request is known by its object, so that a few bytes now and then do not help.
-            if self._seen[0] is not self.cycle or self._seen[1] is not idle:
-                self._seen, self._since = (self.cycle, idle), now
+            if self._last[0] is not self.cycle or self._last[1] is not idle:
+                self._last, self._since = (self.cycle, idle), now
             limit = limits.idle_seconds if idle else limits.request_seconds
             if now - self._since >= limit:
                 self.end()

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -185,7 +185,7 @@ class Controller:
                 return earlier
             if not plant.known:
                 _require(plant, previous)
-                await self._change("reset", plant, self._restart(plant, previous))
+                await self._reset(plant, previous)
             outcome = await self._ask(plant, obs, arrived, idempotency_key)
             plant.remember(idempotency_key, outcome)
             self.metrics.seconds.observe(asyncio.get_running_loop().time() - arrived)
@@ -199,11 +199,8 @@ class Controller:
 
         async def run(plant: Plant) -> Outcome:
             _require(plant, None)
-
-            def make() -> tuple[dict[str, Any], Rows]:
-                return {"action": _or_none(action)}, overridden(plant.memory, action)
-
-            return await self._change("override", plant, make)
+            after = partial(overridden, plant.memory, action)
+            return await self._change("override", plant, {"action": _or_none(action)}, after)
 
         return await self._in_turn(name, run)
 
@@ -212,7 +209,7 @@ class Controller:
 
         async def run(plant: Plant) -> Outcome:
             _require(plant, previous)
-            return await self._change("reset", plant, self._restart(plant, previous))
+            return await self._reset(plant, previous)
 
         return await self._in_turn(name, run, previous is not None)
 
@@ -256,19 +253,13 @@ class Controller:
     async def _forget(self, plant: Plant) -> Outcome:
         """Frees the slot of a plant that was not heard of: on record, it starts anew."""
         place = np.asarray(self.bundle.manifest["emergency"], np.float32)
-        make = self._restart(plant, place, {"forgotten": True})
-        outcome = await self._change("reset", plant, make)
+        outcome = await self._reset(plant, place, forgotten=True)
         plant.known = False
         return outcome
 
-    def _restart(
-        self, plant: Plant, previous: np.ndarray | None, about: Mapping[str, Any] | None = None
-    ) -> Callable[[], tuple[dict[str, Any], Rows]]:
-        def make() -> tuple[dict[str, Any], Rows]:
-            content = {"previous": _or_none(previous), **(about or {})}
-            return content, restarted(self.bundle, plant.memory, previous)
-
-        return make
+    async def _reset(self, plant: Plant, previous: np.ndarray | None, **about: Any) -> Outcome:
+        after = partial(restarted, self.bundle, plant.memory, previous)
+        return await self._change("reset", plant, {"previous": _or_none(previous)} | about, after)
 
     async def _ask(
         self, plant: Plant, obs: np.ndarray, arrived: float, idempotency_key: str | None
@@ -288,10 +279,10 @@ class Controller:
             timer.cancel()
 
     async def _change(
-        self, kind: str, plant: Plant, make: Callable[[], tuple[dict[str, Any], Rows]]
+        self, kind: str, plant: Plant, content: dict[str, Any], after: Callable[[], Rows]
     ) -> Outcome:
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._changes.put_nowait(Change(kind, plant, make, done))
+        self._changes.put_nowait(Change(kind, plant, content, after, done))
         return _advance(plant, await done)
 
     # In time -------------------------------------------------------------------------------------
@@ -308,16 +299,15 @@ class Controller:
         with contextlib.suppress(ValueError):  # it may be in a batch already
             self._asked.remove(asked)
 
-        def make() -> tuple[dict[str, Any], Rows]:
-            content = {
-                "obs": numbers(asked.obs),
-                "key": numbers(asked.key),
-                "reason": reason,
-                "action": numbers(asked.memory["fallback"]),
-            }
-            return content | asked.about, self.bundle.after_emergency(asked.memory)
-
-        self._changes.put_nowait(Change("emergency", asked.plant, make, asked.done))
+        content = {
+            "obs": numbers(asked.obs),
+            "key": numbers(asked.key),
+            "reason": reason,
+            "action": numbers(asked.memory["fallback"]),
+        }
+        after = partial(self.bundle.after_emergency, asked.memory)
+        change = Change("emergency", asked.plant, content | asked.about, after, asked.done)
+        self._changes.put_nowait(change)
 
     # In batches ----------------------------------------------------------------------------------
 
@@ -357,8 +347,8 @@ class Controller:
         strange = self._drift.strange(obs)
         now, policy = time.time(), self.bundle.digest
         inputs = rows_of({"obs": obs, "key": key, "memory": memory}, len(batch))
-        said = {"proposed": out["proposed"], "action": out["action"], "after": out["memory"]}
-        results = rows_of(said | {"report": out["report"]}, len(batch))
+        out["after"] = out.pop("memory")
+        results = rows_of(out, len(batch))
         mine = [self._take(asked) for asked in batch]
         try:
             records: list[tuple[str, dict[str, Any]]] = []
@@ -382,7 +372,7 @@ class Controller:
                 "record": written[i]._asdict(),
                 "kind": "act",
                 "content": records[i][1],
-                "memory": {name: x[i] for name, x in out["memory"].items()},
+                "memory": {name: x[i] for name, x in out["after"].items()},
             }
             if mine[i]
             else None

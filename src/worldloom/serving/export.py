@@ -20,7 +20,7 @@ from worldloom.serving.program import Rows
 SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
 COMPARED = 4096  # random rows that ONNX must answer as the program does
-DRAWS = 8  # of each of them, until one is settled
+SPARE = 1024  # drawn besides, as not all are settled
 NUDGE = 1e-6  # of an observation: a settled answer does not change by more than TOLERANCE for it
 DEVIATIONS = 6.0  # from the mean of the training data, beyond which an observation is strange
 BEYOND = 0.1  # of the training data's range, beyond which it is strange as well
@@ -57,10 +57,12 @@ def export_bundle(
         require_onnx()
     drift = _drift(policy, statistics)
     whole = jax.jit(artifact.control(policy, constraints))
-    count = COMPARED if onnx else CASES
-    drawn, settled = _cases(whole, constraints, described["observation"], drift, count)
+    count = COMPARED + SPARE if onnx else 8 * CASES
+    drawn = _drawn(constraints, described["observation"], drift, count)
+    settled = _settled(whole, *drawn, rows_of(constraints))
     out = jax.device_get(whole(*drawn))
-    obs, memory, key, first = jax.tree.map(lambda x: x[:CASES], (*drawn, out))
+    tested = settled.reshape(-1, CASES).argmax(axis=0) * CASES + np.arange(CASES)  # one of a kind
+    obs, memory, key, first = jax.tree.map(lambda x: x[tested], (*drawn, out))
     files = {
         "constraints.json": json_bytes(describe(constraints)),
         "normaliser.json": json_bytes({"mean": policy.mean, "std": policy.std}),
@@ -72,9 +74,10 @@ def export_bundle(
         if explores(policy):
             quiet = artifact.control(policy.replace(noise=0.0), constraints)
             out = jax.device_get(jax.jit(quiet)(*drawn))
-        sound = jax.tree.map(lambda x: x[settled], (*drawn[:2], out))
+        rows = np.flatnonzero(settled)[:COMPARED]
+        sound = jax.tree.map(lambda x: x[rows], (*drawn[:2], out))
         files["policy.onnx"], gap = to_onnx(policy, constraints, *sound)
-        compared = {"rows": int(settled.sum()), "largest_difference": gap}
+        compared = {"rows": len(rows), "largest_difference": gap}
     return write_bundle(
         folder,
         PLANT_POLICY,
@@ -162,40 +165,6 @@ def _drift(policy: PolicyState, statistics: Mapping[str, Any] | None) -> dict[st
     return known | {"count": given.get("count"), "deviations": DEVIATIONS, "beyond": BEYOND}
 
 
-def _cases(
-    whole: Callable[..., Rows],
-    constraints: SafetyConstraints,
-    observation: list[dict[str, Any]],
-    drift: dict[str, Any],
-    count: int,
-) -> tuple[tuple[np.ndarray, Rows, np.ndarray], np.ndarray]:
-    """Inputs (count, ...): of each eight, four usual ones, and one of each way to be unusual.
-
-    And which of them (count,) are settled.
-
-    Where two safe ways out are equally near, or rows of the constraints nearly parallel, rounding
-    decides, and another program may decide otherwise: such inputs say nothing about a program, and
-    others are drawn in their place, `DRAWS` times at most.
-    """
-    rows = rows_of(constraints)
-    chosen = _drawn(constraints, observation, drift, count, seed=0)
-    settled = _settled(whole, *chosen, rows)
-    for seed in range(1, DRAWS):
-        if settled.all():
-            break
-        others = _drawn(constraints, observation, drift, count, seed)
-        better = ~settled & _settled(whole, *others, rows)
-        settled |= better
-        chosen = jax.tree.map(lambda x, y, at=better: _with_rows(x, at, y), chosen, others)
-    return chosen, settled
-
-
-def _with_rows(array: np.ndarray, at: np.ndarray, other: np.ndarray) -> np.ndarray:
-    array = array.copy()
-    array[at] = other[at]
-    return array
-
-
 def _settled(
     whole: Callable[..., Rows],
     obs: np.ndarray,
@@ -205,6 +174,8 @@ def _settled(
 ) -> np.ndarray:
     """Which rows (b,) are answered alike when observations change by a rounding error.
 
+    Where two safe ways out are equally near, or rows of the constraints nearly parallel, rounding
+    decides, and another program may decide otherwise: such inputs say nothing about a program.
     rows: of the constraints, by which differences are measured.
     """
     out = flat(jax.device_get(whole(obs, memory, key)))
@@ -223,9 +194,9 @@ def _drawn(
     observation: list[dict[str, Any]],
     drift: dict[str, Any],
     count: int,
-    seed: int,
 ) -> tuple[np.ndarray, Rows, np.ndarray]:
-    rng = np.random.default_rng(seed)
+    """Inputs (count, ...): of each eight, four usual ones, and one of each way to be unusual."""
+    rng = np.random.default_rng(0)
     low, high = (np.asarray([s[end] for s in observation], np.float64) for end in ("low", "high"))
     usual = drift["mean"] + drift["std"] * rng.standard_normal((count, len(observation)))
     obs = np.clip(usual, low, high).astype(np.float32)
@@ -234,9 +205,9 @@ def _drawn(
         for name, x in as_dict(initial_memory(constraints)).items()
     }
     box = np.asarray(constraints.low), np.asarray(constraints.high)
-    memory["previous"], wanted = rng.uniform(*box, (2, *memory["previous"].shape)).astype("f4")
+    memory["previous"], override = rng.uniform(*box, (2, *memory["previous"].shape)).astype("f4")
     kind = np.arange(count) % 8
-    memory["override"] = np.where((kind == 4)[:, None], wanted, memory["override"])
+    memory["override"] = np.where((kind == 4)[:, None], override, memory["override"])
     memory["overriding"] = kind == 4
     obs[kind == 5] = rng.uniform(low, high, obs.shape)[kind == 5]
     memory["latched"] = kind == 6

@@ -4,23 +4,20 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worldloom.serving.metrics import Metrics
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 OPEN = ("/health", "/ready")  # for whoever watches over the server: whether it works, or why not
 POSTS = ("/act", "/override", "/reset")
 PATHS = (*OPEN, *POSTS, "/metrics", "/policy", "/openapi.json")
 # Two of one of these would leave it to the reader which one counts.
 ONCE = (b"authorization", b"host", b"content-type", b"idempotency-key")
+CLOSE = {"connection": "close"}  # what is still on its way is not read
+HEADERS = {401: {"www-authenticate": "Bearer"}, 408: CLOSE, 413: CLOSE}
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,9 @@ class GateRules:
 
 
 class Gate:
-    """An ASGI application in front of another one."""
+    """An ASGI application in front of another one, which finds the body as `scope["body"]`."""
 
-    def __init__(self, app: Any, rules: GateRules, metrics: Metrics):
+    def __init__(self, app: ASGIApp, rules: GateRules, metrics: Metrics):
         self._app, self._rules, self._metrics = app, rules, metrics
         self._token = None if rules.token is None else _digest(rules.token.encode())
 
@@ -58,11 +55,13 @@ class Gate:
         if refusal is None and _posted(scope):
             body = await self._body(headers, receive)
             if isinstance(body, bytes):
-                receive = _again(body, receive)
+                scope["body"] = body
             else:
                 refusal = body
         if refusal is not None:
-            await _refuse(counted, *refusal)
+            status, text = refusal
+            response = JSONResponse({"detail": text}, status, HEADERS.get(status))
+            await response(scope, receive, counted)
             return
         try:
             await self._app(scope, receive, counted)
@@ -143,28 +142,3 @@ def _without_port(host: str) -> str:
 
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A receiver that gives a body that was read already, and then what comes after it."""
-    given = False
-
-    async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay
-
-
-async def _refuse(send: Send, status: int, text: str) -> None:
-    body = json.dumps({"detail": text}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if status in (408, 413):  # what is still on its way is not read
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -14,9 +14,11 @@ beside, in FILE.torn-N with N the number of the first record that is gone.
 A segment that has grown to its size is followed by a new one, which gets its name when the snapshot
 in it is written: at every moment the last segment is one that a server can go on with.
 
-The head is written after each group, in place and without a sync: 100 bytes that cost no more than
-a call. It is never ahead of a log that is synced, and behind it by a group if the process dies, by
-what the system had not written yet if the machine does.
+The head is written after each group, in place and without a sync: 100 bytes, 2 % of the time that a
+group of 16 takes. It is never ahead of a log that is synced, and behind it by a group if the
+process dies, by what the system had not written yet if the machine does. A head that lies behind is
+on the chain, and vouches for all records up to it: of those after it, a cut of whole groups cannot
+be told from a crash. A log that ends before its head was cut.
 """
 
 import contextlib
@@ -29,6 +31,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+try:
+    import fcntl
+except ImportError:
+    raise ImportError(
+        f"audit logs cannot be written on {sys.platform}, which has no POSIX file locks; serve on "
+        "Linux or macOS (logs can be verified here)"
+    ) from None
+
 from worldloom.core.files import atomic_path
 from worldloom.serving.records import MOVES, encode, encode_snapshot
 from worldloom.serving.segments import (
@@ -40,17 +50,13 @@ from worldloom.serving.segments import (
     after,
     head_line,
     head_path,
+    keep_latest,
     named,
     read_head,
     scan,
     segment_of,
     segments_of,
 )
-
-try:
-    import fcntl
-except ImportError:  # where there is no POSIX, nothing keeps two servers off one log
-    fcntl = None
 
 Fsync = Literal["always", "batch", "none"]
 SEGMENT_BYTES = 64_000_000
@@ -128,14 +134,13 @@ class Journal:
                     self._write(part)
                     if self.fsync != "none":
                         os.fsync(self._open.file)
+                self.check()  # it may have been moved or removed meanwhile
             except OSError as error:
                 self._take_back(error)
                 raise OSError(f"{self.path} cannot be written: {error}") from error
             for (kind, content), line in zip(records, lines, strict=True):
-                if content.get("forgotten"):
-                    self._latest.pop(content["plant"], None)
-                elif kind in MOVES:
-                    self._latest[content["plant"]] = line
+                if kind in MOVES:
+                    keep_latest(self._latest, content["plant"], line)
                 elif kind == "start":
                     self._start = line
             self._advance(written[-1], self.size + sum(map(len, lines)))
@@ -288,8 +293,6 @@ def _say(text: str) -> None:
 
 
 def _hold(file: int, path: Path) -> None:
-    if fcntl is None:
-        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

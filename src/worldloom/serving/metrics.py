@@ -3,11 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-except ImportError:
-    message = "serving needs prometheus-client; pip install 'worldloom[serve]'"
-    raise ImportError(message) from None
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # Name -> what it counts, and by what.

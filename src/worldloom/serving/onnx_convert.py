@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 from jax.extend.core import Literal
 
 from worldloom.core.types import Array
@@ -45,8 +46,6 @@ def build(
     opset: int,
 ) -> Any:
     """`run`, a function of rows, as an ONNX model of batches like `asked`, (b, ...) by name."""
-    import onnx
-
     closed = jax.make_jaxpr(run)(*(x[0] for x in asked.values()))
     graph = Graph()
     shape = graph.node("Shape", next(iter(asked)))

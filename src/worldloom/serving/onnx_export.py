@@ -17,7 +17,6 @@ from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.serving.artifact import KEY_WORDS, MEMORY, control_row, rows_of
 from worldloom.serving.bundle import difference, output_scale
-from worldloom.serving.onnx_convert import build
 from worldloom.serving.program import Rows
 
 TOLERANCE = 1e-5  # between onnxruntime and the compiled program, in units of each number's scale
@@ -44,7 +43,8 @@ def to_onnx(
     They are compared for obs (b, n) and memory, of which the program, without exploration, made
     `out`; more than `TOLERANCE` between them is a ValueError.
     """
-    require_onnx()
+    from worldloom.serving.onnx_convert import build
+
     row, expected = control_row(policy.replace(noise=0.0), constraints), _named(out)
 
     def run(obs: Array, *remembered: Array) -> tuple[Array, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 
 
 class Row(NamedTuple):
@@ -48,8 +49,6 @@ class Graph:
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         """The name of a constant tensor."""
-        import onnx
-
         value = np.asarray(value, dtype)
         key = (value.shape, value.dtype.str, value.tobytes())
         if key not in self.constants:
@@ -58,8 +57,6 @@ class Graph:
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
         """The output of a node; one that is there already is not made again."""
-        import onnx
-
         key = (op, inputs, tuple(sorted(attributes.items())))
         if key not in self._known:
             name = self.new_name()
@@ -69,16 +66,12 @@ class Graph:
 
     def output(self, name: str, output: str | None = None) -> str:
         """A tensor under another name, as outputs of a graph must have one each."""
-        import onnx
-
         output = output or self.new_name()
         self.nodes.append(onnx.helper.make_node("Identity", [name], [output]))
         return output
 
     def nested(self, op: str, inputs: Sequence[str], count: int, **graphs: Any) -> list[str]:
         """The `count` outputs of a node with graphs in it."""
-        import onnx
-
         names = [self.new_name() for _ in range(count)]
         self.nodes.append(onnx.helper.make_node(op, list(inputs), names, **graphs))
         return names
@@ -87,8 +80,6 @@ class Graph:
         self, inputs: Sequence[Any], out: Sequence[Value], goes_on: str | None = None
     ) -> Any:
         """This graph inside another: of a branch, or of a loop, which also says if it `goes_on`."""
-        import onnx
-
         flag = [] if goes_on is None else [info(self.output(goes_on), (), np.bool_)]
         outputs = [info(self.output(self.spread(x)), ("batch", x.size), x.dtype) for x in out]
         return onnx.helper.make_graph(self.nodes, self.new_name(), inputs, [*flag, *outputs])
@@ -123,8 +114,6 @@ class Graph:
         return self.cast(most, np.bool_)
 
     def cast(self, name: str, dtype: Any) -> str:
-        import onnx
-
         return self.node("Cast", name, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def take(self, name: str, size: int, order: np.ndarray) -> str:
@@ -141,7 +130,5 @@ class Graph:
 
 def info(name: str, shape: Sequence[Any], dtype: Any) -> Any:
     """What ONNX is told of an input or output; names in the shape are sizes that are not known."""
-    import onnx
-
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return onnx.helper.make_tensor_value_info(name, kind, list(shape))

@@ -103,16 +103,27 @@ class Plants:
         restarted(bundle, overridden(wished, None), None)
 
     def recover(self, latest: Mapping[str, bytes]) -> None:
-        """Takes over what the last records of a log, by plant, leave behind."""
+        """Takes over what the last records of a log, by plant, leave behind.
+
+        A plant was heard of when its record was written: a restart does not make it speak.
+        """
+        now, clock = time.monotonic(), time.time()
         for name, line in latest.items():
-            content = json.loads(line)
-            if not content.get("forgotten"):
-                after = memory_array(content["after"])
-                plant = self._plants[name] = self._make(name, after, time.monotonic())
-                plant.known = True
+            try:
+                content = json.loads(line)
+                after, age = memory_array(content["after"]), clock - content["time"]
                 record = {key: content[key] for key in ("seq", "hash")}
                 outcome = {"kind": content["kind"], "content": content, "record": record}
-                plant.remember(content.get("idempotency_key"), outcome)
+                if any(np.shape(x) != np.shape(after[key]) for key, x in self._start.items()):
+                    raise ValueError("a memory of another size")
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"the log's last record of plant {name} lacks or garbles something "
+                    f"({error!r:.120}); run `worldloom audit verify`, or start another log"
+                ) from None
+            plant = self._plants[name] = self._make(name, after, now - max(age, 0.0))
+            plant.known = True
+            plant.remember(content.get("idempotency_key"), outcome)
 
     def find(self, name: str, now: float) -> Plant:
         """The plant with this id; Refused where it asks too often or is one too many."""

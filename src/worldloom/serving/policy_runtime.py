@@ -236,8 +236,8 @@ def digest_of(manifest: dict[str, Any]) -> str:
     Only not of when it was written. The same weights with another order or range of signals
     control a plant or a robot differently.
     """
-    said = {name: x for name, x in manifest.items() if name not in ("digest", "created")}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    facts = {name: x for name, x in manifest.items() if name not in ("digest", "created")}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ class Program:
         if program is None:
             program = jax.jit(self._packed).lower(words).compile()
             self._compiled[len(words)] = program
-        leaves = self._out.unpack(np.asarray(program(words)))
+        leaves = self._out.split(np.asarray(program(words)))
         return jax.tree.unflatten(self._exported.out_tree, leaves)
 
     def _packed(self, words: Array) -> Array:
@@ -84,40 +84,27 @@ class Columns:
         self._kinds = [(shape.shape[1:], np.dtype(shape.dtype)) for shape in shapes]
         ends = np.cumsum([math.prod(shape) for shape, _ in self._kinds]).tolist()
         self._slices = [slice(*pair) for pair in pairwise([0, *ends])]
-        self._width = ends[-1]
 
     def pack(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
-        """Words (b, K), on the host; of the kinds that are expected and no others."""
-        words = np.empty((len(leaves[0]), self._width), np.uint32)
-        for leaf, (shape, dtype), columns in zip(leaves, self._kinds, self._slices, strict=True):
-            if leaf.shape[1:] != shape or leaf.dtype != dtype or len(leaf) != len(words):
+        """`join`, on the host; of the kinds that are expected and no others."""
+        for leaf, (shape, dtype) in zip(leaves, self._kinds, strict=True):
+            if leaf.shape != (len(leaves[0]), *shape) or leaf.dtype != dtype:
                 given = f"{leaf.dtype}{list(leaf.shape)}"
                 raise ValueError(f"the program takes rows of {dtype}{list(shape)}, not {given}")
-            flat = np.ascontiguousarray(leaf, _WORDS[dtype.kind])
-            words[:, columns] = flat.reshape(words[:, columns].shape).view(np.uint32)
-        return words
+        return self.join(leaves, np)
 
-    def unpack(self, words: np.ndarray) -> list[np.ndarray]:
-        """The arrays in words (b, K), on the host."""
-        parts = []
-        for (shape, dtype), columns in zip(self._kinds, self._slices, strict=True):
-            part = np.ascontiguousarray(words[:, columns]).view(_WORDS[dtype.kind])
-            parts.append(part.astype(dtype, copy=False).reshape(len(words), *shape))
-        return parts
-
-    def join(self, leaves: Sequence[Array]) -> Array:
-        """What `pack` does, in a program."""
+    def join(self, leaves: Sequence[Any], numpy: Any = jnp) -> Any:
+        """Words (b, K) of arrays (b, ...) of numpy or of jax."""
         parts = []
         for leaf, (shape, dtype) in zip(leaves, self._kinds, strict=True):
             flat = leaf.reshape(leaf.shape[0], math.prod(shape)).astype(_WORDS[dtype.kind])
-            parts.append(jax.lax.bitcast_convert_type(flat, jnp.uint32))
-        return jnp.concatenate(parts, axis=1)
+            parts.append(flat.view(np.uint32))
+        return numpy.concatenate(parts, axis=1)
 
-    def split(self, words: Array) -> list[Array]:
-        """What `unpack` does, in a program."""
+    def split(self, words: Any) -> list[Any]:
+        """The arrays (b, ...) in words (b, K) of numpy or of jax."""
         parts = []
         for (shape, dtype), columns in zip(self._kinds, self._slices, strict=True):
-            part = words[:, columns].reshape(words.shape[0], *shape)
-            part = jax.lax.bitcast_convert_type(part, _WORDS[dtype.kind])
-            parts.append(part.astype(dtype))
+            part = words[:, columns].view(_WORDS[dtype.kind]).astype(dtype)
+            parts.append(part.reshape(words.shape[0], *shape))
         return parts

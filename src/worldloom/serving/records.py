@@ -84,10 +84,8 @@ def encode_snapshot(
     """A record of kind segment, from the lines of the last start and of the plants' last changes.
 
     They go in as they are: to parse and to write those of many plants would keep answers waiting.
-    Plants that were forgotten are left out.
     """
-    kept = {name: line for name, line in latest.items() if b'"forgotten":true' not in line}
-    plants = b",".join(b'"%b":%b' % (name.encode(), line[:-1]) for name, line in kept.items())
+    plants = b",".join(b'"%b":%b' % (name.encode(), line[:-1]) for name, line in latest.items())
     more = b',"start":%b,"plants":{%b}' % (start[:-1], plants)
     return encode(seq, seq, prev, "segment", content, more)
 

@@ -97,9 +97,9 @@ def _gaps(content: dict[str, Any], expected: dict[str, Any], bundle: Bundle) -> 
     gaps = {}
     for name, value in expected.items():
         part, _, leaf = name.partition(".")
-        said = content[part][leaf] if leaf else content[part]
-        said = array(said, value.dtype).reshape(value.shape)
-        if not same_bits(said, value):
+        recorded = content[part][leaf] if leaf else content[part]
+        recorded = array(recorded, value.dtype).reshape(value.shape)
+        if not same_bits(recorded, value):
             # Bits that differ without a difference, as those of 0 and -0, are one nevertheless.
-            gaps[name] = max(difference(said, value, bundle.scale(name)), 1e-12)
+            gaps[name] = max(difference(recorded, value, bundle.scale(name)), 1e-12)
     return gaps

@@ -67,6 +67,7 @@ class Tail:
     newest: Written = NOTHING
     latest: dict[str, bytes] = field(default_factory=dict)  # plant -> the line that moved it last
     start: bytes | None = None  # the line of the last start
+    policy: str | None = None  # its policy's digest
     broken: str | None = None  # why what follows cannot be a torn tail
 
 
@@ -89,9 +90,9 @@ def segments_of(path: str | Path) -> list[Segment]:
     """The segments that are there, in order; if the path names one of them, from that one on."""
     first, log = named(path)
     files = [log, *log.parent.glob(f"{glob.escape(log.name)}.*")]
-    found = [Segment(named(file).number, file) for file in files if file.is_file()]
+    segments = [Segment(named(file).number, file) for file in files if file.is_file()]
     # Another log's name may begin like this one's.
-    return sorted(s for s in found if s.number >= first and s == segment_of(log, s.number))
+    return sorted(s for s in segments if s.number >= first and s == segment_of(log, s.number))
 
 
 # The head ----------------------------------------------------------------------------------------
@@ -133,17 +134,27 @@ def scan(segment: Segment, head: Written | None = None) -> Tail:
             tail.end, tail.newest = end, Written(group[-1][0].seq, group[-1][0].hash)
             for line, raw in group:
                 if line.kind in MOVES and line.plant is not None:
-                    tail.latest[line.plant] = raw
+                    keep_latest(tail.latest, line.plant, raw)
                 elif line.kind == "start":
-                    tail.start = raw
+                    tail.start, tail.policy = raw, json.loads(raw)["policy"]
                 elif line.kind == "segment":
                     content = json.loads(raw)
-                    tail.snapshot, start = end, content["start"]
+                    tail.snapshot, start, tail.policy = end, content["start"], content["policy"]
                     tail.start = None if start is None else as_line(start)
                     tail.latest = {name: as_line(x) for name, x in content["plants"].items()}
     except LogProblem as problem:
         tail.broken = None if problem.torn else str(problem)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        tail.broken = f"record {tail.newest.seq} lacks or garbles something: {error!r:.120}"
     return tail
+
+
+def keep_latest(latest: dict[str, bytes], plant: str, line: bytes) -> None:
+    """Notes the line that changed a plant's memory last; a plant that was forgotten has none."""
+    if b'"forgotten":true' in line:
+        latest.pop(plant, None)
+    else:
+        latest[plant] = line
 
 
 def groups(segments: Sequence[Segment], head: Written | None = None) -> Iterator[tuple[int, Group]]:

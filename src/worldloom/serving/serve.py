@@ -1,8 +1,8 @@
 """A server from a bundle: everything is checked and compiled before it listens."""
 
 import gc
-import json
 import math
+import resource
 import signal
 import socket
 import sys
@@ -11,12 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+try:
+    import fastapi  # noqa: F401
+    import prometheus_client  # noqa: F401
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+except ImportError as error:
+    remedy = "which is not installed; pip install 'worldloom[serve]'"
+    raise ImportError(f"serving needs {error.name}, {remedy}") from None
+
 from worldloom.core.checks import check_fields
 from worldloom.serving.bundle import Bundle, load_bundle
 from worldloom.serving.connections import ConnectionLimits, limited
 from worldloom.serving.controller import DRAIN_SECONDS, Controller, Limits
 from worldloom.serving.gate import GateRules, is_loopback
 from worldloom.serving.journal import Fsync, Journal
+from worldloom.serving.server_app import make_app
 
 SWITCH_SECONDS = 0.0005  # how long one thread may keep the others from running
 SPARE_FILES = 64  # besides connections
@@ -44,7 +54,6 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     ready: told the address when requests are about to be answered. A RuntimeError where the server
     ends by itself, because it cannot answer any more.
     """
-    uvicorn = _uvicorn()
     check(config)
     bundle = load_bundle(config.bundle)
     bundle.warm()
@@ -53,7 +62,7 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
         journal = Journal(config.log, config.fsync, int(config.segment_mb * 1e6))
         try:
             same_policy(journal, bundle)
-            _serve(uvicorn, config, Controller(bundle, journal, config.limits), listener, ready)
+            _serve(config, Controller(bundle, journal, config.limits), listener, ready)
         finally:
             journal.close()
     finally:
@@ -85,10 +94,6 @@ def check(config: ServeConfig) -> None:
 
 def _allow_files(count: int) -> None:
     """Lets this process open so many files; a ValueError where the system does not."""
-    if sys.platform == "win32":
-        return
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         try:
@@ -102,21 +107,16 @@ def _allow_files(count: int) -> None:
 
 def same_policy(journal: Journal, bundle: Bundle) -> None:
     """A ValueError where a log's memories are those of another policy."""
-    if journal.recovered.start is None:
-        return
-    policy = json.loads(journal.recovered.start)["policy"]
-    if policy != bundle.digest:
+    policy = journal.recovered.policy
+    if policy not in (None, bundle.digest):
         raise ValueError(
-            f"{journal.path} is the log of policy {policy[:12]}, {bundle.folder} holds "
+            f"{journal.path} is the log of policy {str(policy)[:12]}, {bundle.folder} holds "
             f"{bundle.digest[:12]}; name another log with --log"
         )
 
 
 def settings(app: Any, limits: ConnectionLimits, **more: Any) -> Any:
     """How uvicorn runs the application."""
-    import uvicorn
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
     options: dict[str, Any] = {
         "http": limited(AutoHTTPProtocol, limits),
         "log_level": "error",  # strangers could fill a disk with warnings
@@ -132,14 +132,11 @@ def settings(app: Any, limits: ConnectionLimits, **more: Any) -> Any:
 
 
 def _serve(
-    uvicorn: Any,
     config: ServeConfig,
     controller: Controller,
     listener: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
-    from worldloom.serving.server_app import make_app
-
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     rules = GateRules(config.token, config.body_bytes)
@@ -177,14 +174,3 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=dual)
     except (OSError, OverflowError) as error:
         raise ValueError(f"{host}:{port} cannot be listened on: {error}") from None
-
-
-def _uvicorn() -> Any:
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        raise ValueError(
-            f"serving needs {error.name}, which is not installed; pip install 'worldloom[serve]'"
-        ) from None
-    return uvicorn

@@ -36,7 +36,8 @@ def make_app(
         await controller.close()
 
     # No page of documentation: it would load scripts from elsewhere, and cannot send the token.
-    app = FastAPI(docs_url=None, redoc_url=None, lifespan=life)
+    # And no redirections: they would send a client where its Host header says.
+    app = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=life)
     described = describe(bundle, __version__, with_token=rules.token is not None)
     app.openapi = lambda: described
     app.add_middleware(Gate, rules=rules, metrics=controller.metrics)  # pyright: ignore[reportArgumentType]
@@ -46,7 +47,7 @@ def make_app(
 
     async def act(request: Request) -> Response:
         """The action for an observed plant, with what the safety filter did and why."""
-        content = answers.read_body(await request.body(), ["plant", "observation"], ["previous"])
+        content = answers.read_body(request.scope["body"], ["plant", "observation"], ["previous"])
         key = answers.read_idempotency_key(request.headers.get("idempotency-key"))
         name, previous = answers.read_plant(content), _position(content, "previous")
         obs = answers.read_observation(content["observation"], bundle.observation)
@@ -56,13 +57,13 @@ def make_app(
 
     async def override(request: Request) -> Response:
         """Asks for an action in place of the policy's until it is null. The filter stays on."""
-        content = answers.read_body(await request.body(), ["plant", "action"])
+        content = answers.read_body(request.scope["body"], ["plant", "action"])
         name = answers.read_plant(content)
         return _changed(await controller.override(name, _position(content, "action")))
 
     async def reset(request: Request) -> Response:
         """Lifts an emergency stop; with `previous`, forgets all but where the actuators are."""
-        content = answers.read_body(await request.body(), ["plant"], ["previous"])
+        content = answers.read_body(request.scope["body"], ["plant"], ["previous"])
         name = answers.read_plant(content)
         return _changed(await controller.reset(name, _position(content, "previous")))
 
