@@ -120,7 +120,7 @@ def _run_to_end(suite: str, out: Path) -> Path:
 
 
 def _check_end(process: subprocess.Popen) -> None:
-    said = process.communicate(timeout=600)[1]
+    said = process.communicate(timeout=1200)[1]
     if process.returncode:
         raise RuntimeError(f"a run ended with {process.returncode}: {said[-2000:]}")
 
@@ -133,7 +133,7 @@ def _kill(process: subprocess.Popen, out: Path, seconds: float, rng: np.random.G
     """
     played = sum(len(read_json_lines(path)) for path in out.glob("*/metrics.jsonl"))
     rows = int(rng.integers(played, _ITERATIONS)) + 1 if rng.random() < 0.75 else _ITERATIONS + 1
-    limit = time.monotonic() + (float(rng.uniform(0, seconds)) if rows > _ITERATIONS else 600.0)
+    limit = time.monotonic() + (float(rng.uniform(0, seconds)) if rows > _ITERATIONS else 1200.0)
     while process.poll() is None and time.monotonic() < limit:
         if sum(len(read_json_lines(path)) for path in out.glob("*/metrics.jsonl")) >= rows:
             time.sleep(float(rng.uniform(0, 0.1)))

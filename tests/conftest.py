@@ -44,12 +44,14 @@ hypothesis.settings.load_profile("patient")
 MOST_MEMORY_MB = 1200
 # Where programs run longer than they compile, they are compiled better.
 OPTIMISED = (
+    "tests/adapters/test_sorrel_loop",
     "tests/learn",
     "tests/algos/test_cql",
     "tests/algos/test_edac",
     "tests/algos/test_fqe",
     "tests/algos/test_rebrac",
     "tests/safety",
+    "tests/suites/plant/test_filter_harm",
     "tests/suites/plant/test_plant_data",
     "tests/suites/plant/test_plant_safety",
 )
@@ -165,12 +167,17 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """A file to each worker, because of what its tests share; where they share nothing, a test."""
+    """A file to each worker, because of what its tests share; of the matrix a world's pairs.
+
+    Where tests share nothing, a test.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            apart = nodeid.startswith(("tests/matrix", "tests/test_examples"))
+            if nodeid.startswith("tests/matrix"):
+                return nodeid.rpartition("-")[0]  # without the algorithm
+            apart = nodeid.startswith("tests/test_examples")
             return nodeid if apart else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
