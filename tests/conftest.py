@@ -17,8 +17,9 @@ import pytest
 # Before anything imports jax. Tests compare with exact figures: all of them run on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of what the tests take is compiling, which these options halve; what comes out is slower
-# code of the same arithmetic. Options that a user has: see worldloom.core.compiling.
-QUICK = "--xla_backend_optimization_level=1"
+# code of the same arithmetic. Options that a user has: see worldloom.core.compiling. On one core,
+# 32 parts of a program take a fifth longer to compile than the whole.
+QUICK = "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1"
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # a later one ends at this flag
     QUICK += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", QUICK)
@@ -37,6 +38,10 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["WORLDLOOM_TEST_CACHE"])
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
+# Tracing makes objects by the hundred thousand and hardly any garbage: looking for it as often as
+# Python does is a sixth of tracing.
+gc.set_threshold(50_000, 20, 100)
+
 # A test must not fail because the machine is busy.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
@@ -51,6 +56,7 @@ OPTIMISED = (
     "tests/algos/test_fqe",
     "tests/algos/test_rebrac",
     "tests/safety",
+    "tests/suites/grid/test_grid_learning",
     "tests/suites/plant/test_filter_harm",
     "tests/suites/plant/test_plant_data",
     "tests/suites/plant/test_plant_safety",
