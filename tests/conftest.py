@@ -78,17 +78,24 @@ WHOLE_RUNS = (
     "tests/suites/robot/test_robot_training",
 )
 HEAVY_FIRST = (
-    "tests/test_examples",
+    "tests/learn",
+    "tests/adapters/test_sorrel_loop",
+    "tests/suites/plant/test_filter_harm",
+    "tests/suites/grid/test_grid_learning",
+    "tests/faults",
     "tests/suites/robot",
     "tests/suites/plant",
+    "tests/matrix",
     "tests/training",
     "tests/safety",
     "tests/algos",
-    "tests/suites/grid",
-    "tests/matrix",
-    "tests/suites/arc",
-    "tests/learn",
+    "tests/suites",
+    "tests/serving",
+    "tests/benchmarks",
     "tests/adapters",
+    "tests/plans",
+    "tests/cli",
+    "tests/test_examples",
 )
 
 TINY_WORLD = {"height": 6, "width": 6, "num_agents": 2, "horizon": 10, "spawn_prob": 0.1}
@@ -165,7 +172,7 @@ def _is_in(path: Path, places: Sequence[str]) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(items):
-    """Heavy folders first: with a file to each worker, a long one must not begin at the end."""
+    """Heavy files first: with a file to each worker, a long one must not begin at the end."""
     for item in items:
         if _is_in(item.path, WHOLE_RUNS):
             item.add_marker(pytest.mark.slow)
@@ -178,6 +185,8 @@ def pytest_xdist_make_scheduler(config, log):
     Where tests share nothing, a test.
     """
     from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # xdist's order: files of many tests, not long ones
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
