@@ -28,7 +28,10 @@ SMALL = {
     "robot": {"task": "stand", "world": {"horizon": 8}},
     "plant": {"world": {"horizon": 8}, "data_steps": 64, "ope_updates": 2},
 }  # fmt: skip
-OFF_POLICY = {"batch_size": 4, "buffer_size": 64, "gradient_steps": 1, "unroll_length": 2}
+OFF_POLICY = {
+    "batch_size": 4, "buffer_size": 64, "gradient_steps": 1, "unroll_length": 2,
+    "learning_starts": 4,  # by default so many that two chunks would learn nothing
+}  # fmt: skip
 ON_POLICY = {"unroll_length": 4, "num_minibatches": 2, "num_epochs": 1}
 OFFLINE = {"batch_size": 8, "updates_per_iteration": 4}
 HIDDEN = {"dqn": (8,), "iqn": 8, "ppo": (8,), "mappo": (8,), "pqn": (8,), "sac": (8,), "td3": (8,)}
