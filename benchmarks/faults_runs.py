@@ -120,7 +120,7 @@ def _run_to_end(suite: str, out: Path) -> Path:
 
 
 def _check_end(process: subprocess.Popen) -> None:
-    said = process.communicate(timeout=600)[1]
+    said = process.communicate(timeout=1200)[1]
     if process.returncode:
         raise RuntimeError(f"a run ended with {process.returncode}: {said[-2000:]}")
 
@@ -137,7 +137,7 @@ def _kill(process: subprocess.Popen, out: Path, seconds: float, rng: np.random.G
 
     at_a_row = rng.random() < 0.75 and (before := played()) < _ITERATIONS
     rows = int(rng.integers(before, _ITERATIONS)) + 1 if at_a_row else _ITERATIONS + 1
-    limit = time.monotonic() + (600.0 if at_a_row else float(rng.uniform(0, seconds)))
+    limit = time.monotonic() + (1200.0 if at_a_row else float(rng.uniform(0, seconds)))
     while process.poll() is None and time.monotonic() < limit:
         if played() >= rows:
             time.sleep(float(rng.uniform(0, 0.1)))

@@ -17,8 +17,9 @@ import pytest
 # Before anything imports jax. Tests compare with exact figures: all of them run on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of what the tests take is compiling, which these options halve; what comes out is slower
-# code of the same arithmetic. Options that a user has: see worldloom.core.compiling.
-QUICK = "--xla_backend_optimization_level=1"
+# code of the same arithmetic. Options that a user has: see worldloom.core.compiling. On one core,
+# 32 parts of a program take a fifth longer to compile than the whole.
+QUICK = "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1"
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # a later one ends at this flag
     QUICK += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", QUICK)
@@ -37,6 +38,10 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.environ["WORLDLOOM_TEST_CACHE"])
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
+# Tracing makes objects by the hundred thousand and hardly any garbage: looking for it as often as
+# Python does is a sixth of tracing.
+gc.set_threshold(50_000, 20, 100)
+
 # A test must not fail because the machine is busy.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
@@ -44,12 +49,15 @@ hypothesis.settings.load_profile("patient")
 MOST_MEMORY_MB = 1200
 # Where programs run longer than they compile, they are compiled better.
 OPTIMISED = (
+    "tests/adapters/test_sorrel_loop",
     "tests/learn",
     "tests/algos/test_cql",
     "tests/algos/test_edac",
     "tests/algos/test_fqe",
     "tests/algos/test_rebrac",
     "tests/safety",
+    "tests/suites/grid/test_grid_learning",
+    "tests/suites/plant/test_filter_harm",
     "tests/suites/plant/test_plant_data",
     "tests/suites/plant/test_plant_safety",
 )
@@ -70,17 +78,24 @@ WHOLE_RUNS = (
     "tests/suites/robot/test_robot_training",
 )
 HEAVY_FIRST = (
-    "tests/test_examples",
+    "tests/learn",
+    "tests/adapters/test_sorrel_loop",
+    "tests/suites/plant/test_filter_harm",
+    "tests/suites/grid/test_grid_learning",
+    "tests/faults",
     "tests/suites/robot",
     "tests/suites/plant",
+    "tests/matrix",
     "tests/training",
     "tests/safety",
     "tests/algos",
-    "tests/suites/grid",
-    "tests/matrix",
-    "tests/suites/arc",
-    "tests/learn",
+    "tests/suites",
+    "tests/serving",
+    "tests/benchmarks",
     "tests/adapters",
+    "tests/plans",
+    "tests/cli",
+    "tests/test_examples",
 )
 
 TINY_WORLD = {"height": 6, "width": 6, "num_agents": 2, "horizon": 10, "spawn_prob": 0.1}
@@ -157,7 +172,7 @@ def _is_in(path: Path, places: Sequence[str]) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(items):
-    """Heavy folders first: with a file to each worker, a long one must not begin at the end."""
+    """Heavy files first: with a file to each worker, a long one must not begin at the end."""
     for item in items:
         if _is_in(item.path, WHOLE_RUNS):
             item.add_marker(pytest.mark.slow)
@@ -165,12 +180,19 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """A file to each worker, because of what its tests share; where they share nothing, a test."""
+    """A file to each worker, because of what its tests share; of the matrix a world's pairs.
+
+    Where tests share nothing, a test.
+    """
     from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # xdist's order: files of many tests, not long ones
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            apart = nodeid.startswith(("tests/matrix", "tests/test_examples"))
+            if nodeid.startswith("tests/matrix"):
+                return nodeid.rpartition("-")[0]  # without the algorithm
+            apart = nodeid.startswith("tests/test_examples")
             return nodeid if apart else super()._split_scope(nodeid)
 
     return Scheduling(config, log)

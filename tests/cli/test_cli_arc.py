@@ -231,7 +231,7 @@ def test_play_serves_until_it_is_interrupted(tmp_path, compiled_once):
                     seen = json.load(answer)
             assert seen["path"].startswith(str((tmp_path / "kept").resolve()))
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=1200)
         finally:
             process.kill()
     assert process.returncode == 0

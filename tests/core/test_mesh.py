@@ -20,7 +20,7 @@ def run_with_two_devices(code: str) -> str:
     }
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
+        env=environment, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

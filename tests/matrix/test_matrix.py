@@ -28,7 +28,10 @@ SMALL = {
     "robot": {"task": "stand", "world": {"horizon": 8}},
     "plant": {"world": {"horizon": 8}, "data_steps": 64, "ope_updates": 2},
 }  # fmt: skip
-OFF_POLICY = {"batch_size": 4, "buffer_size": 64, "gradient_steps": 1, "unroll_length": 2}
+OFF_POLICY = {
+    "batch_size": 4, "buffer_size": 64, "gradient_steps": 1, "unroll_length": 2,
+    "learning_starts": 4,  # by default so many that two chunks would learn nothing
+}  # fmt: skip
 ON_POLICY = {"unroll_length": 4, "num_minibatches": 2, "num_epochs": 1}
 OFFLINE = {"batch_size": 8, "updates_per_iteration": 4}
 HIDDEN = {"dqn": (8,), "iqn": 8, "ppo": (8,), "mappo": (8,), "pqn": (8,), "sac": (8,), "td3": (8,)}
@@ -63,7 +66,9 @@ def assert_same(one, other):
 def spared(tmp_path_factory):
     """spared(world): settings without what costs a plant's pairs most and is the same for all.
 
-    The search for a backup, the lookahead, off-policy estimates: the reactor has all of it.
+    The search for a backup, lookahead and barriers, off-policy estimates: the reactor has all of
+    it, and test_filter_harm plays the others behind what they are shipped with, but for Simglucose,
+    which keeps its barriers here.
     """
 
     @functools.cache
@@ -71,7 +76,9 @@ def spared(tmp_path_factory):
         if world == "reactor" or world not in suites.names("plant"):
             return {}
         path = tmp_path_factory.mktemp("constraints") / f"{world}.yaml"
-        path.write_text(constraint_text(plant_of(suites.make(world)), lookahead=0))
+        text = constraint_text(plant_of(suites.make(world)), lookahead=0)
+        light = text.partition("barriers:")[0] + "latch_after: 0\n"
+        path.write_text(text if world == "simglucose" else light)
         return {"constraints": str(path), "ope_updates": 0}
 
     return write
@@ -88,18 +95,14 @@ def forget(forget_programs):
 def test_an_algorithm_trains_in_a_world_or_is_refused(name, world, algo, spared, tmp_path):
     suite = suites.suite(name)
     given = settings(name, world, algo) | spared(world)
-    try:
-        config = make_config(suite, given)
-        problem = suite.problem(config, None)
-        reason = why_not(algos.get(algo), problem)
-    except ValueError as error:
-        reason, problem = str(error), None
+    config = make_config(suite, given)  # whatever the algorithm: no fault of ours is a refusal
+    problem = suite.problem(config, None)
+    reason = why_not(algos.get(algo), problem)
     if reason is not None:
         assert "\n" not in reason
         assert algo in reason or world in reason
-        if problem is not None:
-            with pytest.raises(ValueError, match=r"; use [a-z]"):
-                check_fit(config, problem)
+        with pytest.raises(ValueError, match=r"; use [a-z]"):
+            check_fit(config, problem)
         return
     try:
         config = replace(config, steps=2 * make_trainer(config, problem).steps_per_iteration)

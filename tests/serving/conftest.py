@@ -109,7 +109,7 @@ class Client:
 
     def __init__(self, address, token=TOKEN):
         self._address, self.token = address, token
-        self._link = http.client.HTTPConnection(*address, timeout=30)
+        self._link = http.client.HTTPConnection(*address, timeout=600)
 
     def send(self, method, path, body=None, headers=None):
         """Status, and the answer as JSON (or text where it is none)."""
@@ -173,5 +173,5 @@ def served(bundle, tmp_path_factory):
     yield start
     for server, thread in running:
         server.should_exit = True
-        thread.join(timeout=15)
+        thread.join(timeout=600)
         assert not thread.is_alive()

@@ -36,13 +36,13 @@ def ended(link):
     ids=["nothing", "half a head", "kept alive", "half a second head", "no body"],
 )
 def test_a_connection_that_goes_no_further_is_closed(server, start):
-    with socket.create_connection(server[0], timeout=20) as link:
+    with socket.create_connection(server[0], timeout=600) as link:
         link.sendall(start)
         assert ended(link)
 
 
 def test_a_head_that_trickles_in_is_not_waited_for(server):
-    with socket.create_connection(server[0], timeout=20) as link:
+    with socket.create_connection(server[0], timeout=600) as link:
         link.sendall(b"GET /health HTTP/1.1\r\n")
         link.settimeout(0.05)
         for _ in range(400):
@@ -58,7 +58,7 @@ def test_a_head_that_trickles_in_is_not_waited_for(server):
 
 
 def test_a_head_without_an_end_is_not_kept(server):
-    with socket.create_connection(server[0], timeout=20) as link:
+    with socket.create_connection(server[0], timeout=600) as link:
         with contextlib.suppress(ConnectionError):
             link.sendall(b"GET /health HTTP/1.1\r\n")
             for _ in range(1000):
@@ -73,7 +73,7 @@ def test_silent_connections_keep_nobody_out(served, client_of, usual):
     assert client.act("a", obs)[0] == 200
     with contextlib.ExitStack() as stack:
         for _ in range(200):
-            stack.enter_context(socket.create_connection(address, timeout=20))
+            stack.enter_context(socket.create_connection(address, timeout=600))
         assert client.act("a", obs)[0] == 200, "who has asked already is closed last"
         newcomer = client_of(address)
         assert newcomer.act("b", obs)[0] == 200
@@ -87,7 +87,7 @@ def test_of_two_tokens_or_two_keys_none_counts(server):
     for twice in (right * 2, f"{right}Authorization: Bearer wrong\r\n",
                   f"{right}Idempotency-Key: a\r\nIdempotency-Key: b\r\n"):  # fmt: skip
         head = f"POST /act HTTP/1.1\r\nHost: x\r\n{twice}Content-Type: application/json\r\n"
-        with socket.create_connection(server[0], timeout=20) as link:
+        with socket.create_connection(server[0], timeout=600) as link:
             link.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             answer = ""
             while "is there more than once" not in answer:

@@ -53,7 +53,7 @@ def test_schemathesis_finds_nothing(bundle_folder, tmp_path, compiled_once, monk
         command += ["40", "--seed", "1", "--generation-database", "none", "--header"]
         command += [f"Authorization: Bearer {server.token}"]
         done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert server.stop() == 0

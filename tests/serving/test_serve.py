@@ -254,7 +254,7 @@ def test_a_body_that_is_too_large_is_not_read(client, server):
     assert client.send("POST", "/act", large) == (
         413, {"detail": "the body is larger than 2000 bytes"},
     )  # fmt: skip
-    with socket.create_connection(server[0], timeout=10) as link:  # without saying how large
+    with socket.create_connection(server[0], timeout=600) as link:  # without saying how large
         head = f"POST /act HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
         head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         link.sendall(head.encode())
@@ -264,7 +264,7 @@ def test_a_body_that_is_too_large_is_not_read(client, server):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(server):
-    with socket.create_connection(server[0], timeout=10) as link:
+    with socket.create_connection(server[0], timeout=600) as link:
         head = f"POST /act HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
         head += "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
         link.sendall(head.encode())

@@ -28,12 +28,12 @@ class Slow:
     def __call__(self, obs, memory, key):
         self.sizes.append(len(obs))
         self.entered.release()
-        assert self._may.acquire(timeout=20)
+        assert self._may.acquire(timeout=600)
         return self.program(obs, memory, key)
 
     async def busy(self):
         """Waits until it has been asked once more."""
-        assert await asyncio.to_thread(self.entered.acquire, timeout=20)
+        assert await asyncio.to_thread(self.entered.acquire, timeout=600)
 
     def let(self, times=1000):
         self._may.release(times)

@@ -89,7 +89,7 @@ sys.exit(command([{str(bundle_folder)!r}, "--log", {str(tmp_path / "log")!r}, "-
                   "--port", "0"]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 1, done.stderr
     last = done.stderr.splitlines()[-1]

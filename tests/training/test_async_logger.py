@@ -73,7 +73,7 @@ def test_a_full_queue_drops_and_counts_without_waiting():
     assert logger.dropped == 996
     assert not logger.flush(timeout=0.01)
     sink.open.set()
-    assert logger.flush(timeout=20)
+    assert logger.flush(timeout=600)
     assert [row["i"] for row in sink.rows] == [0, 1, 2, 3, 4]
     assert logger.log({"i": 1001})  # there is room again
     logger.close()
@@ -118,7 +118,7 @@ def test_a_failing_sink_is_counted_told_of_once_and_outlived(capfd):
     logger = MinimalAsyncLogger(sink)
     for i in range(6):
         logger.log({"i": i})
-    assert logger.flush(timeout=20)
+    assert logger.flush(timeout=600)
     assert [row["i"] for row in sink.rows] == [1, 3, 5]
     assert (logger.errors, logger.written, logger.dropped) == (3, 3, 0)
     logger.close()
@@ -159,7 +159,7 @@ def test_flush_leaves_rows_that_others_can_read(tmp_path):
     logger = MinimalAsyncLogger(path)
     for i in range(20):
         logger.write({"i": i})  # as a sink
-        assert logger.flush(timeout=20)
+        assert logger.flush(timeout=600)
         assert len(read_json_lines(path)) == i + 1
     logger.close()
 
@@ -219,7 +219,7 @@ sys.exit(int(sys.argv[2]))
 @pytest.mark.parametrize("code", [0, 3])
 def test_what_waits_is_written_when_the_program_ends(tmp_path, code):
     path = tmp_path / "rows.jsonl"
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(path), str(code)], timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(path), str(code)], timeout=1200)
     assert done.returncode == code
     assert [json.loads(line)["i"] for line in path.read_text().splitlines()] == list(range(100))
 

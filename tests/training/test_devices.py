@@ -37,7 +37,7 @@ def start(folder: Path, line: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> dict:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err[-2000:]
     return json.loads(out[out.index("{") :]) if "{" in out else {}
 

@@ -201,6 +201,6 @@ def test_two_devices_learn_the_same_as_one():
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr

@@ -452,7 +452,7 @@ def test_ctrl_c_and_sigterm_end_a_run_cleanly_and_say_how_to_go_on(tmp_path, tin
     assert f"is being trained by process {process.pid};" in refused.stderr
     assert refused.stderr.count("\n") == 1
     process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=1200)
     assert process.returncode == 130
     assert "stopping after this chunk" in err
     assert "Traceback" not in err
@@ -471,7 +471,7 @@ def test_a_signal_is_heard_while_modules_are_imported(tmp_path):
 try:
     print("importing", flush=True)
     import time
-    time.sleep(60)
+    time.sleep(3000)
 except BaseException:
     pass
 """
@@ -483,7 +483,7 @@ except BaseException:
         )
         assert process.stdout.readline() == "importing\n"
         process.send_signal(number)
-        assert process.communicate(timeout=50)[1] == "worldloom train: stopped at once\n"
+        assert process.communicate(timeout=1200)[1] == "worldloom train: stopped at once\n"
         assert process.returncode == 130
 
 
@@ -499,7 +499,7 @@ def test_a_full_disk_is_one_line(finished_run, tmp_path):
     command = [sys.executable, "-c", limited, "train", *COMMAND.split(), "--out", str(tmp_path)]
     no_programs = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1000"}  # they would not fit
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=os.environ | no_programs
+        command, capture_output=True, text=True, timeout=1200, env=os.environ | no_programs
     )
     assert ended.returncode == 1, ended.stderr
     assert ended.stderr.count("\n") == 1, ended.stderr

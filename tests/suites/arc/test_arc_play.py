@@ -35,7 +35,7 @@ def call(server):
     port = server.server_address[1]
 
     def send(path, body=None, *, method=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
         kind = {} if body is None else {"Content-Type": "application/json"}
         method = method or ("GET" if body is None else "POST")

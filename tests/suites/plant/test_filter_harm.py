@@ -41,10 +41,16 @@ def player(env, constraints, episodes):
         def choose(obs, memory, key):
             keys = draws.split(key, episodes)
             proposed, _, mine = jax.vmap(loops.act, (None, 0, 0, 0))(tuning, keys, memory[1], obs)
-            if not filtered:
-                return (proposed, never, never), (memory[0], mine)
-            action, report = filter_batch(proposed, ControlState(obs, memory[0]), constraints)
-            return (action, report.intervened, report.emergency), (report.memory, mine)
+
+            def behind_filter():
+                action, report = filter_batch(proposed, ControlState(obs, memory[0]), constraints)
+                return (action, report.intervened, report.emergency), report.memory
+
+            def bare():
+                return (proposed, never, never), memory[0]
+
+            chosen, remembered = jax.lax.cond(filtered, behind_filter, bare)
+            return chosen, (remembered, mine)
 
         def record(obs, alive, chosen, after):
             return Trajectories(alive, after.reward, after.info.safety.margins, obs, *chosen)
@@ -53,7 +59,7 @@ def player(env, constraints, episodes):
         params = env.default_params()
         return play_episodes(env, params, (keys[0], keys[1]), episodes, init, choose, record)
 
-    compiled = jax.jit(run, static_argnames="filtered")
+    compiled = jax.jit(run)  # both ways in one program, which takes long to compile
     return lambda tuning, filtered: jax.device_get(
         compiled(jax.tree.map(jnp.asarray, tuning), constraints, filtered=filtered)
     )

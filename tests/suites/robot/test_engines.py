@@ -145,7 +145,7 @@ def test_hundreds_of_robots_on_two_devices_move_as_on_one():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(DEVICES)],
         env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -242,7 +242,7 @@ def test_mjx_in_float64_is_c_to_nine_places(tmp_path):
     """In a process of its own: x64 is a switch for the whole of one."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(X64)],
-        capture_output=True, text=True, check=False, timeout=600,
+        capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()  # what MJX prints when it is imported is elsewhere

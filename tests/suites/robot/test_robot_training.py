@@ -66,13 +66,14 @@ def trainer_of(config):
 
 def on_two_devices(code, *arguments):
     """`code` in a process of its own in which a processor is two devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1200,
     )
 
 
@@ -228,7 +229,7 @@ def test_two_processes_are_one_run(tmp_path):
         subprocess.Popen([*start, str(i)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for i in range(2)
     ]
-    said = [process.communicate(timeout=300) for process in both]
+    said = [process.communicate(timeout=1200) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     (folder,) = tmp_path.iterdir()
     assert [row["iteration"] for row in read_json_lines(folder / "metrics.jsonl")] == [1, 2]
