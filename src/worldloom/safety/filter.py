@@ -30,12 +30,15 @@ import numpy as np
 from flax import struct
 from jaxtyping import Float
 
+from worldloom.core.sparse import update_chosen
 from worldloom.core.types import Array, Key
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.margins import all_margins, model_margins, move, reach
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
 from worldloom.safety.search import Asked, Choice, checked, enough, search_action, take_rows
+
+CHUNK = 128  # rows that another action is looked for at a time
 
 
 class ControlMemory(struct.PyTreeNode):
@@ -241,17 +244,19 @@ def filter_batch(
     A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the
     whole batch decides. What a row gets does not depend on the others.
     """
-    c = constraints
+    c, size = constraints, state.obs.shape[0]
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
-    def search(asked: Asked, obs: Array) -> Choice:
-        return jax.vmap(search_action, (0, 0, None))(asked, obs, c)
+    def search(rows: tuple[Asked, Array]) -> Choice:
+        return jax.vmap(search_action, (0, 0, None))(*rows, c)
 
     def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
         return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
 
-    settled = (asked.choice.fits | ~asked.calm).all()
-    choice = jax.lax.cond(settled, lambda asked, obs: asked.choice, search, asked, state.obs)
+    unsettled = asked.calm & ~asked.choice.fits
+    # A size that is not known yet (`jax.export`) cannot be cut into chunks.
+    chunk = CHUNK if isinstance(size, int) else size
+    choice = update_chosen(unsettled, search, asked.choice, (asked, state.obs), chunk)
     calm = asked.calm.all()
     choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)

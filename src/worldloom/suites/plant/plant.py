@@ -69,6 +69,11 @@ class Plant(Protocol):
         """Whether a constant action can keep the plant for good; else no stop may latch."""
         return True
 
+    @property
+    def gamma(self) -> float:
+        """The share of the distance to a limit that one step may use up, by the model."""
+        return 1.0
+
     def physics(self) -> PyTree: ...
     def start(self, key: Key, params: PlantParams) -> PyTree: ...
     def advance(

@@ -67,7 +67,7 @@ def constraints_in(
 def constraint_text(
     world: PlantWorld,
     *,
-    gamma: float = 1.0,
+    gamma: float | None = None,
     reserve: float = 0.05,
     emergency: Mapping[str, float] | None = None,
     trip: bool = False,
@@ -76,10 +76,10 @@ def constraint_text(
 ) -> str:
     """What a plant's limits and its known model amount to, as the text of a constraint file.
 
-    Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
-    are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
-    rates. Soft limits are alarms, and change no action. emergency: physical values by actuator;
-    `safest_action` where it is not given.
+    Limits of observations become barriers, with `gamma` (the plant's own by default), and rows of
+    the state as it is now, which are alarms; with `trip`, hard limits that are crossed lead to the
+    emergency action. Rates stay rates. Soft limits are alarms, and change no action. emergency:
+    physical values by actuator; `safest_action` where it is not given.
 
     lookahead: steps for which hard limits must hold if the backup takes over; 0: none. A barrier
     looks one step ahead, which is too late where an actuator acts with a lag: behind a barrier
@@ -97,6 +97,7 @@ def constraint_text(
     if lookahead is None:
         lookahead = max(LOOKAHEAD, 3 * _response(world) // 2)
     _check_lookahead(world, lookahead, f"{plant.name}: lookahead")
+    gamma = getattr(plant, "gamma", 1.0) if gamma is None else gamma
     where = _emergency(world, emergency)
     ranges = {s.name: s.high - s.low for s in plant.observation}
     units = {s.name: s.unit for s in (*plant.observation, *plant.action)}
