@@ -36,7 +36,15 @@ from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.margins import all_margins, model_margins, move, reach
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
-from worldloom.safety.search import Asked, Choice, checked, enough, search_action, take_rows
+from worldloom.safety.search import (
+    Asked,
+    Choice,
+    checked,
+    enough,
+    search_action,
+    search_batch,
+    take_rows,
+)
 
 CHUNK = 128  # rows that another action is looked for at a time
 
@@ -247,16 +255,15 @@ def filter_batch(
     c, size = constraints, state.obs.shape[0]
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
-    def search(rows: tuple[Asked, Array]) -> Choice:
-        return jax.vmap(search_action, (0, 0, None))(*rows, c)
-
     def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
         return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
 
     unsettled = asked.calm & ~asked.choice.fits
     # A size that is not known yet (`jax.export`) cannot be cut into chunks.
     chunk = CHUNK if isinstance(size, int) else size
-    choice = update_chosen(unsettled, search, asked.choice, (asked, state.obs), chunk)
+    choice = update_chosen(
+        unsettled, lambda rows: search_batch(*rows, c), asked.choice, (asked, state.obs), chunk
+    )
     calm = asked.calm.all()
     choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)
