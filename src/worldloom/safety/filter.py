@@ -1,7 +1,7 @@
 """From an action that somebody wants to the action that is executed.
 
 In this order, in constant shape; for one plant (`filter_action`), or for a batch of them
-(`filter_batch`), where the search for another action is left out if no plant of the batch needs it:
+(`filter_batch`), where another action is looked for only for the plants that need one:
 
 1. **Finite check.** Any NaN or infinity in the observation, in what the policy proposes, in the
    remembered action or in an active override leads to the emergency action.
@@ -249,8 +249,8 @@ def filter_batch(
 ) -> tuple[Float[Array, "b m"], SafetyReport]:
     """`filter_action` of every row, at the cost of the rows' margins where all are accepted.
 
-    A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the
-    whole batch decides. What a row gets does not depend on the others.
+    A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the rows
+    that need it are gathered first. What a row gets does not depend on the others.
     """
     c, size = constraints, state.obs.shape[0]
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)

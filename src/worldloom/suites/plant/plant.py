@@ -71,7 +71,11 @@ class Plant(Protocol):
 
     @property
     def gamma(self) -> float:
-        """The share of the distance to a limit that one step may use up, by the model."""
+        """The share of the distance to a limit that one step may use up, by the model.
+
+        Below 1 where what is under way is not observed, so that no model can look ahead: the
+        limit is approached so slowly that actions show in time.
+        """
         return 1.0
 
     def physics(self) -> PyTree: ...
