@@ -18,6 +18,7 @@ from worldloom.safety import (
     reset_latch,
     validate_constraints,
 )
+from worldloom.safety.filter import CHUNK
 
 MADE = {name: make() for name, make in CONSTRAINTS.items()}
 one = jax.jit(filter_action)
@@ -170,24 +171,27 @@ def test_the_program_branches_for_the_whole_batch_alone_and_calls_nobody():
     c = MADE["one_row"]
     proposed, state = cases(c, 8)
     rows = jax.vmap(filter_action, (0, 0, None))
-    for run, branches in ((rows, 0), (filter_batch, 2)):
+    for run, branches, loops in ((rows, 0, 0), (filter_batch, 2, 1)):
         text = str(jax.make_jaxpr(lambda p, s, run=run: run(p, s, c))(proposed, state))
         assert "callback" not in text
         assert text.count("cond[") == branches
-        assert "while" not in text  # every loop is of a length that is known beforehand
+        # Over the rows that are not accepted; every other loop has a length known beforehand.
+        assert text.count("while[") == loops
 
 
 @pytest.mark.parametrize("name", ["mixed_rows", pytest.param("many_rows", marks=SLOW)])
 def test_a_batch_gets_what_every_row_would_get_alone(name):
-    """Whichever branch is taken: all accepted, one that is not, one that is stopped."""
-    c = MADE[name]
-    proposed, state = cases(c, 64, seed=8, reach=0.9)
+    """Whichever branch is taken: all accepted, one that is not, one that is stopped; and where
+    more are not than another action is looked for at a time."""
+    c, size = MADE[name], 4 * CHUNK
+    proposed, state = cases(c, size, seed=8, reach=0.9)
     expected = many(proposed, state, c)
     batched = jax.jit(filter_batch)
     settled = np.flatnonzero(~np.asarray(expected[1].intervened | expected[1].emergency))[:4]
     assert len(settled) == 4
-    changed = int(np.flatnonzero(np.asarray(expected[1].intervened))[0])
-    for rows in (settled, [*settled[:3], changed], np.arange(64)):
+    changed = np.flatnonzero(np.asarray(expected[1].intervened))
+    assert len(changed) > CHUNK
+    for rows in (settled, [*settled[:3], changed[0]], np.arange(size)):
         for latched in (False, True):
             rows = np.asarray(rows)
             part = jax.tree.map(lambda x, rows=rows: x[rows], (proposed, state))

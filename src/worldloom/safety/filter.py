@@ -1,7 +1,7 @@
 """From an action that somebody wants to the action that is executed.
 
 In this order, in constant shape; for one plant (`filter_action`), or for a batch of them
-(`filter_batch`), where the search for another action is left out if no plant of the batch needs it:
+(`filter_batch`), where another action is looked for only for the plants that need one:
 
 1. **Finite check.** Any NaN or infinity in the observation, in what the policy proposes, in the
    remembered action or in an active override leads to the emergency action.
@@ -30,12 +30,23 @@ import numpy as np
 from flax import struct
 from jaxtyping import Float
 
+from worldloom.core.sparse import update_chosen
 from worldloom.core.types import Array, Key
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.margins import all_margins, model_margins, move, reach
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
-from worldloom.safety.search import Asked, Choice, checked, enough, search_action, take_rows
+from worldloom.safety.search import (
+    Asked,
+    Choice,
+    checked,
+    enough,
+    search_action,
+    search_batch,
+    take_rows,
+)
+
+CHUNK = 128  # rows that another action is looked for at a time
 
 
 class ControlMemory(struct.PyTreeNode):
@@ -238,20 +249,21 @@ def filter_batch(
 ) -> tuple[Float[Array, "b m"], SafetyReport]:
     """`filter_action` of every row, at the cost of the rows' margins where all are accepted.
 
-    A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the
-    whole batch decides. What a row gets does not depend on the others.
+    A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the rows
+    that need it are gathered first. What a row gets does not depend on the others.
     """
-    c = constraints
+    c, size = constraints, state.obs.shape[0]
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
-
-    def search(asked: Asked, obs: Array) -> Choice:
-        return jax.vmap(search_action, (0, 0, None))(asked, obs, c)
 
     def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
         return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
 
-    settled = (asked.choice.fits | ~asked.calm).all()
-    choice = jax.lax.cond(settled, lambda asked, obs: asked.choice, search, asked, state.obs)
+    unsettled = asked.calm & ~asked.choice.fits
+    # A size that is not known yet (`jax.export`) cannot be cut into chunks.
+    chunk = CHUNK if isinstance(size, int) else size
+    choice = update_chosen(
+        unsettled, lambda rows: search_batch(*rows, c), asked.choice, (asked, state.obs), chunk
+    )
     calm = asked.calm.all()
     choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)

@@ -47,13 +47,23 @@ class Asked(NamedTuple):
 
 
 def search_action(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
-    """What is asked for where that fits, else the nearest action found that satisfies every hard
-    row; the emergency action, which may not fit, where none was found."""
+    """The nearest action found that satisfies every hard row, where what is asked for does not.
+
+    The emergency action, which may not fit, where none was found.
+    """
     nearest, last = _nearest(asked, obs, c)
-    choice = asked.choice.otherwise(nearest)
-    for point in _towards(asked, last, obs, c):
-        choice = choice.otherwise(point)
-    return choice
+    return jax.lax.cond(
+        nearest.fits, lambda: nearest, lambda: _towards(asked, nearest, last, obs, c)
+    )
+
+
+def search_batch(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
+    """`search_action` of every row (b, ...)."""
+    nearest, last = jax.vmap(_nearest, (0, 0, None))(asked, obs, c)
+    further = jax.vmap(_towards, (0, 0, 0, 0, None))
+    return jax.lax.cond(
+        nearest.fits.all(), lambda: nearest, lambda: further(asked, nearest, last, obs, c)
+    )
 
 
 def take_rows(values: Array, rows: np.ndarray) -> Array:
@@ -121,10 +131,13 @@ def _nearest(asked: Asked, obs: Array, c: SafetyConstraints) -> tuple[Choice, Ar
     return nearer(best, far, u, value, uncertainty)[0], u
 
 
-def _towards(asked: Asked, last: Array, obs: Array, c: SafetyConstraints) -> list[Choice]:
-    """Actions from the last one tried (m,) to the emergency action, which comes last.
+def _towards(
+    asked: Asked, nearest: Choice, last: Array, obs: Array, c: SafetyConstraints
+) -> Choice:
+    """The nearest one, or the first that fits from the last one tried (m,) to the emergency action.
 
-    Where a row bends too much for its slopes, some of these still satisfy it.
+    Where a row bends too much for its slopes, some of these still satisfy it. The emergency action,
+    where none fits.
     """
     low, high = reach(asked.previous, c)
     fallback = move(asked.previous, c.emergency, c)
@@ -133,6 +146,8 @@ def _towards(asked: Asked, last: Array, obs: Array, c: SafetyConstraints) -> lis
     points = jnp.clip(fallback + shares[:, None] * (last - fallback), low, high)
     points = jnp.concatenate([points[:-1], fallback[None]])
     margins, uncertainties = jax.vmap(lambda u: model_margins(obs, u, c))(points)
-    no = jnp.asarray(False)
-    made = [Choice(points[i], margins[i], uncertainties[i], no) for i in range(count)]
-    return [checked(choice, asked.previous, c) for choice in made]
+    choice = nearest
+    for i in range(count):
+        point = Choice(points[i], margins[i], uncertainties[i], jnp.asarray(False))
+        choice = choice.otherwise(checked(point, asked.previous, c))
+    return choice

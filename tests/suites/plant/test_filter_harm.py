@@ -14,11 +14,9 @@ from worldloom.suites.plant.evaluate import Trajectories, spurious_trips, unsafe
 from worldloom.suites.plant.plant import play_episodes
 from worldloom.suites.plant.safety import constraints_for
 
-# Not run: it takes a minute, and is known.
-BLIND = pytest.mark.xfail(reason="its model knows nothing of insulin under way", run=False)
 PLANTS = (
     "reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark", "dmsd",
-    pytest.param("simglucose", marks=BLIND),
+    "simglucose",
 )  # fmt: skip
 # As the data are logged; and too eager, too weak, shaky, and the wrong way round.
 CONTROLLERS = TUNINGS | {

@@ -168,6 +168,18 @@ def test_the_model_is_right_about_somebody_at_rest(run, people, basal):
     np.testing.assert_allclose(told, out.obs[:15, -1], atol=0.3)
 
 
+def test_the_model_shows_at_once_what_a_dose_does_if_it_goes_on(run, basal):
+    """So that nothing of the insulin under way, which is not observed, is left out."""
+    _, out = run(np.tile(1.5 * basal, (STEPS, 1)), disturbance=0.0)
+    env, obs = simglucose.make(), np.asarray(out.obs[:15])
+    action = env.base.action(jnp.asarray(1.5 * basal, jnp.float32)[:, None])[:15]
+    model = jax.vmap(jax.vmap(env.base.model(), (0, None)))
+    expected = np.asarray(jax.jit(model)(obs[:, :-1], action))[..., 0]
+    glucose = obs[..., 0]
+    assert (glucose[:, -1] < glucose[:, 0] - 10.0).all()
+    assert (expected < glucose[:, 1:] + 0.3).all()
+
+
 def test_patients_and_hours_are_drawn_evenly_from_the_mode(compiled_once):
     env = batch(simglucose.make(), 3000)
     state, out = jax.jit(env.reset)(jax.random.key(5), env.default_params())

@@ -69,6 +69,15 @@ class Plant(Protocol):
         """Whether a constant action can keep the plant for good; else no stop may latch."""
         return True
 
+    @property
+    def gamma(self) -> float:
+        """The share of the distance to a limit that one step may use up, by the model.
+
+        Below 1 where what is under way is not observed, so that no model can look ahead: the
+        limit is approached so slowly that actions show in time.
+        """
+        return 1.0
+
     def physics(self) -> PyTree: ...
     def start(self, key: Key, params: PlantParams) -> PyTree: ...
     def advance(

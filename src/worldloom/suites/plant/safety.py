@@ -67,7 +67,7 @@ def constraints_in(
 def constraint_text(
     world: PlantWorld,
     *,
-    gamma: float = 1.0,
+    gamma: float | None = None,
     reserve: float = 0.05,
     emergency: Mapping[str, float] | None = None,
     trip: bool = False,
@@ -76,17 +76,18 @@ def constraint_text(
 ) -> str:
     """What a plant's limits and its known model amount to, as the text of a constraint file.
 
-    Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
-    are alarms; with `trip`, hard limits that are crossed lead to the emergency action. Rates stay
-    rates. Soft limits are alarms, and change no action. emergency: physical values by actuator;
-    `safest_action` where it is not given.
+    Limits of observations become barriers, with `gamma` (the plant's own by default), and rows of
+    the state as it is now, which are alarms; with `trip`, hard limits that are crossed lead to the
+    emergency action. Rates stay rates. Soft limits are alarms, and change no action. emergency:
+    physical values by actuator; `safest_action` where it is not given.
 
     lookahead: steps for which hard limits must hold if the backup takes over; 0: none. A barrier
     looks one step ahead, which is too late where an actuator acts with a lag: behind a barrier
     alone the reactor runs away. By default half as far again as the plant takes to respond, which
-    no lookahead may fall short of. latch_after: emergencies in a row until the stop stays, 0:
-    never; by default as many as the lookahead has steps, within which the plant should have
-    recovered, and 0 for a plant that no constant action keeps: a latched stop would lose it.
+    no lookahead may fall short of; none for a plant with a `gamma` of its own. latch_after:
+    emergencies in a row until the stop stays, 0: never; by default as many as the lookahead has
+    steps, within which the plant should have recovered, and 0 for a plant that no constant action
+    keeps: a latched stop would lose it.
     reserve: the share of a signal's range by which barriers and lookahead stay away from its hard
     limits, for what the model does not know; with 0, a plant that is disturbed at the very edge
     crosses it.
@@ -94,8 +95,10 @@ def constraint_text(
     plant = world.plant
     if not 0.0 <= reserve < 1.0:
         raise ValueError(f"{plant.name}: reserve={reserve:g}; it is a share of a signal's range")
+    own = getattr(plant, "gamma", 1.0)
+    gamma = own if gamma is None else gamma
     if lookahead is None:
-        lookahead = max(LOOKAHEAD, 3 * _response(world) // 2)
+        lookahead = max(LOOKAHEAD, 3 * _response(world) // 2) if own == 1.0 else 0
     _check_lookahead(world, lookahead, f"{plant.name}: lookahead")
     where = _emergency(world, emergency)
     ranges = {s.name: s.high - s.low for s in plant.observation}

@@ -106,6 +106,7 @@ class Simglucose(Plant):
     horizon: int = 480
     step_seconds: float = 180.0
     response: int = 20  # an hour, for insulin to come from under the skin
+    gamma: float = 0.05  # an hour's doses are under way: each may use up a twentieth of the way
     rests: bool = False  # without insulin nobody lives, and any other dose is too much some day
 
     def physics(self) -> Care:
@@ -167,27 +168,27 @@ class Simglucose(Plant):
         return (x.mean < params.physics.lowest) | (x.mean > params.physics.highest)
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
-        """An approximation: the patient is known by the weight, but the body is taken to be at
-        rest at this glucose: nothing eaten, insulin everywhere basal.
+        """An approximation: the patient is known by the weight, nothing is eaten, and all that is
+        hidden has settled at this glucose and this dose, as if it had been given for hours.
 
-        It drifts to the basal glucose; insulin of three minutes hardly shows. What was eaten or
-        injected before is hidden, and moves glucose by several mg/dL a step where this model says
-        next to none.
+        So a dose shows at once all that it would do in a step if it went on. Of one that does not
+        go on that is too much; but doses that were given before are as hidden, and act just as
+        late: whoever bounds the model's fall by the glucose that is left bounds what is under way.
         """
         table = params.physics.patients
         row = jnp.argmin(jnp.abs(table[:, 0] - obs[1]))
         p = Patient(*table[row])
         body = self.begin(row, jnp.int32(0), params).body
-        glucose = obs[0] * p.Vg
+        dose, glucose = PMOL * u[0], obs[0] * p.Vg
+        insulin = dose / p.BW / (p.m2 + p.m4 - p.m1 * p.m2 / (p.m1 + p.m30))
+        effect = insulin / p.Vi - p.Ib
         # In tissue, what comes equals what goes and what is used: a quadratic equation.
-        half = 0.5 * (p.Vm0 + p.k2 * p.Km0 - p.k1 * glucose)
+        used = p.Vm0 + p.Vmx * effect
+        half = 0.5 * (used + p.k2 * p.Km0 - p.k1 * glucose)
         tissue = (jnp.sqrt(half * half + p.k2 * p.k1 * glucose * p.Km0) - half) / p.k2
-        body = body.replace(glucose=glucose, tissue=tissue, skin=glucose)
+        body = body.replace(glucose=glucose, tissue=tissue, effect=effect, felt=effect + p.Ib)
         none = jnp.zeros_like(glucose)
-        body = runge_kutta(
-            lambda b: slope(b, p, PMOL * u[0], none, none), body, float(MINUTES), MINUTES
-        )
-        reading = (2.0 * obs[0] + measured(body.skin / p.Vg)) / 3.0
+        reading = measured(obs[0] + MINUTES * slope(body, p, dose, none, none).glucose / p.Vg)
         return jnp.concatenate([reading[None], obs[1:]])
 
 
