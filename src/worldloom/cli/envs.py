@@ -25,8 +25,9 @@ def command(argv: list[str]) -> int:
     args = parse(Envs, argv)
     known = suites.names()
     groups = {name: list(suites.names(name)) for name in suites.SUITES}
-    groups["your own"] = [name for name in known if name not in sum(groups.values(), [])]
     owners = {name: suite for suite, names in groups.items() for name in names}
+    groups["your own"] = [name for name in known if name not in owners]
+    owners |= dict.fromkeys(groups["your own"], "")
     if args.world is not None:
         return _show(_row(owners.get(args.world, ""), args.world, known), args.json)
     if args.json:

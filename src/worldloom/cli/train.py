@@ -89,7 +89,10 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
     from worldloom.training.tracking import tracking_hooks
 
     folder = Path(flags.resume) if flags.resume else run_folder(Path(flags.out), config)
-    hooks = [*([] if console.is_quiet() else [ShowProgress()]), *tracking_hooks(flags.track, folder)]
+    hooks = [
+        *([] if console.is_quiet() else [ShowProgress()]),
+        *tracking_hooks(flags.track, folder),
+    ]
     hooks += [ProfileTrace()] if flags.profile else []
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
     try:

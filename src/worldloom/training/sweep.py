@@ -26,13 +26,13 @@ from worldloom.core.files import write_json
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, PyTree
 from worldloom.training.config import TrainConfig, make_config, merge, nest
+from worldloom.training.console import phase
 from worldloom.training.driver import EVALUATION_KEY, plan_of
 from worldloom.training.evaluate import standard_error
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
 from worldloom.training.run import check_fit
-from worldloom.training.console import phase
 from worldloom.training.suite import Problem, Suite
 from worldloom.training.timer import compiled
 from worldloom.training.trainer import Trainer
