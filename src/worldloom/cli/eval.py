@@ -1,10 +1,11 @@
 """`worldloom eval RUN`: scores of a trained run, a film of it, or a game against it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from worldloom.cli.settings import flag_help, read_request, split_flags
+from worldloom.core.names import suggest
 from worldloom.training import console
 
 
@@ -37,7 +38,8 @@ def command(argv: list[str]) -> int:
     if flags.human:
         return _play(named, others, flags)
     if others:
-        raise ValueError(f"{others[0]}: no such option; see worldloom eval --help")
+        known = [f"--{field.name}" for field in fields(Flags)]
+        raise ValueError(f"{others[0]}: no such option; {suggest(others[0], known)}")
     import worldloom
 
     console.phase("loading the run")

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, ImportError) as error:  # the last: an extra that is missing
-        print(one_line(f"{said}: {error}"), file=sys.stderr)
+        print(one_line(f"{said}: {_words(error)}"), file=sys.stderr)
         return 1 if getattr(error, "errno", None) in DISK_ERRORS else 2
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
@@ -99,6 +99,13 @@ def _run(args: list[str]) -> int:
         print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
         return 2
     return resolve(known[name][0])(rest)
+
+
+def _words(error: Exception) -> str:
+    """What is wrong; where the system says so, its words behind the path."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}; name another path"
+    return str(error)
 
 
 def _importing() -> bool:

@@ -21,10 +21,10 @@ from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.training.arguments import read_word
 from worldloom.training.config import (
     COMMON,
-    FORMER_NAMES,
     TrainConfig,
     convert,
     default_of,
+    former_name,
     kind_of,
     make_config,
     merge,
@@ -136,9 +136,9 @@ class Schema:
             if other in self.options:
                 return f"write {self.options[other].flag}"
         inside = [o.flag for o in self.options.values() if o.name.startswith(f"{owner}.")]
-        if owner in FORMER_NAMES and not inside:
-            new = FORMER_NAMES[owner].replace("ALGO", self.algo)
-            return f"this is now --{new.replace('_', '-')}"
+        former = "" if inside else former_name(owner, self.algo)
+        if former:
+            return f"this is now --{former.replace('_', '-')}"
         if rest and owner in algos.names() and owner != self.algo:
             return f"this run learns with {self.algo}; add --algo {owner}, or leave it out"
         others = [o.flag for o in self.options.values() if "." not in o.name]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from worldloom.core.names import shown, suggest
 from worldloom.training import console
 from worldloom.training.arguments import run_group
 
@@ -128,15 +129,16 @@ def find_task(name: str, task_set: str | None = None, split: str | None = None) 
             return load(Path(name)).tasks[0]
         if name in load("examples").ids:
             task_set = "examples"
-    task_set = task_set or DEFAULT_SET
+    given, task_set = task_set, task_set or DEFAULT_SET
     try:
         return load(task_set, split=split, tasks=[name]).tasks[0]
     except ValueError:
         everything = load(task_set, split=split or "all")
         begin = [task_id for task_id in everything.ids if name and task_id.startswith(name)]
-        if len(begin) != 1:
-            raise
-        return everything[begin[0]]
+        if len(begin) == 1:
+            return everything[begin[0]]
+        known = [*([] if given else load("examples").ids), *everything.ids]
+        raise ValueError(f"there is no task {shown(name)}; {suggest(name, known)}") from None
 
 
 def describe(task: "Task") -> dict[str, Any]:
