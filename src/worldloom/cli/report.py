@@ -25,7 +25,7 @@ WRITERS = {
 
 @dataclass
 class Report:
-    """write the page of a run, comparison or sweep"""
+    """write the page of a run of any suite, of a comparison or of a sweep"""
 
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
     """A run folder, or a JSON file of `bench` or `sweep`."""

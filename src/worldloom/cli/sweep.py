@@ -35,9 +35,10 @@ class Flags:
 
 USAGE = """usage: worldloom sweep WORLD --grid NAME=VALUE,VALUE ... [--seeds 5] [settings]
 
-Trains every combination with every seed and says which did best. Names are those of
-`worldloom train WORLD --help`: steps=1e5,2e5 iqn.learning_rate=1e-3,2e-3 ppo.hidden=64x64,32
-world.num_agents=2,4 algo=iqn,dqn. Runs that differ in numbers alone are one program."""
+Trains every combination with every seed, in a world of any suite, and says which
+did best. Names are those of `worldloom train WORLD --help`: steps=1e5,2e5
+iqn.learning_rate=1e-3,2e-3 ppo.hidden=64x64,32 world.num_agents=2,4 algo=iqn,dqn.
+Runs that differ in numbers alone are one program."""
 
 
 def command(argv: list[str]) -> int:
