@@ -34,12 +34,12 @@ def command(argv: list[str]) -> int:
     args = parse(Runs, argv)
     if not args.folder.is_dir() and args.folder != Runs.folder:
         raise ValueError(f"{args.folder} is not a folder; name the one that `train --out` wrote to")
-    folders = [path for path in _folders(args.folder) if path.is_dir()]
+    folders = [path for path in args.folder.glob("*") if path.is_dir()]
     rows = sorted(map(describe, folders), key=lambda row: row["when"], reverse=True)
     if args.json:
-        lines = [shlex.join(["worldloom", *row["next"]]) if row["next"] else None for row in rows]
-        print_rows = [row | {"next": line} for row, line in zip(rows, lines, strict=True)]
-        console.print_json(print_rows)
+        for row in rows:
+            row["next"] = row["next"] and shlex.join(["worldloom", *row["next"]])
+        console.print_json(rows)
         return 0
     if not rows:
         console.say(f"there are no runs in {args.folder}")
@@ -51,31 +51,33 @@ def command(argv: list[str]) -> int:
     return 0
 
 
-def _folders(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
 def describe(folder: Path) -> dict[str, Any]:
     """What is known of a run or sweep; `problem` says why nothing is, `next` is a command."""
     about: dict[str, Any] = {"run": str(folder), "when": _when(folder), "next": None}
     try:
-        if (folder / "sweep.json").is_file():
-            return about | _sweep(folder / "sweep.json")
-        run = read_run(folder)
+        sweep = folder / "sweep.json"
+        return about | (_sweep(sweep) if sweep.is_file() else _run(folder))
+    except (TypeError, AttributeError):
+        return about | {"problem": "its JSON holds something else"}
     except (ValueError, OSError) as error:
-        return about | {"problem": str(error)}
+        problem = str(error).partition("; ")[0]
+        return about | {"problem": problem.replace(f"{folder}/", "").removeprefix(f"{folder} ")}
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    run = read_run(folder)
     done, planned = run.steps, run.planned
     score = run.evals[-1].get("mean") if run.evals else None
-    finished = planned is not None and done >= planned
+    following = None
     if is_locked(folder):
-        going, following = "training now", None
+        going = "training now"
     elif not run.has_checkpoint:
-        going, following = "no checkpoint: train anew", None
-    elif finished:
+        going = "no checkpoint: train anew"
+    elif planned is not None and done >= planned:
         going, following = "done: eval", ["eval", str(folder)]
     else:
         going, following = "stopped: train --resume", ["train", "--resume", str(folder)]
-    return about | {
+    return {
         "world": str(run.settings.get("env", "?")),
         "algorithm": str(run.settings.get("algo", "?")),
         "steps": done,
