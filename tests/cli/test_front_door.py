@@ -211,13 +211,10 @@ def test_a_shell_completes(shell, tmp_path):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("train treasurehunt --steps five", "--steps='five'; it must be a number"),
         ("train treasurehunt --world.num-agents three", "--world.num-agents='three'"),
         ("train treasurehunt --epoch 3", "--epoch: this is now --steps, the budget"),
-        ("train treasurehunt --step 3", "--step: no such option; did you mean '--steps'?"),
         ("sweep tag --out /proc/x --seeds 1", "/proc/x: no such file or directory; name another"),
         ("arc show falll", "there is no task 'falll'; did you mean 'fall'?"),
-        ("eval x --episode 3", "--episode: no such option; did you mean '--episodes'?"),
         ("report --jsn x", "--jsn: no such option; did you mean '--json'?"),
         ("report", "RUN|JSON is missing: A run folder"),
         ("data make reactor --steps five", "--steps five: it must be a whole number"),
