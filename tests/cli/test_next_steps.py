@@ -84,6 +84,8 @@ def test_what_is_suggested_works(suite, tmp_path, monkeypatch, capsys):
         assert code == 0, (command, said.err)
         waiting += steps_in(said.out)
     assert {"train", "train --resume", "eval", "export"} <= {*done}, done
+    (run,) = {path.parent for path in folder.rglob("config.json") if "sweep" not in str(path)}
+    assert main(["compare", str(run), str(run), "--json"]) == 0, "runs of every suite"
     assert ("serve" in done) == (suite == "plant")
     assert ("report" in done) == (suite in ("plain", "robot")), "where there was none yet"
 

@@ -247,6 +247,7 @@ def _play(args: Play) -> int:
         task, args.out, extended=args.extended, trials=args.trials, max_steps=args.max_steps
     )
     with PlayServer(game, args.port) as server:
+        console.phase("compiling")
         game.warm_up()
         if args.json:
             console.print_json({"url": server.url, "task": task.name, "folder": str(args.out)})
