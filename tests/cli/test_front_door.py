@@ -218,7 +218,7 @@ def test_a_shell_completes(shell, tmp_path):
         ("report --jsn x", "--jsn: no such option; did you mean '--json'?"),
         ("report", "RUN|JSON is missing: A run folder"),
         ("data make reactor --steps five", "--steps five: it must be a whole number"),
-        ("completion tcsh", "there is no shell 'tcsh'; did you mean 'zsh'?"),
+        ("completion tcsh", "there is no shell 'tcsh'; known: bash, zsh, fish"),
     ],
 )
 def test_a_mistake_is_one_line_with_what_to_write_instead(call, command, words):

@@ -23,7 +23,7 @@ SCRIPTS = {
 }
 # Colons are a part of words here, as in gymnax:CartPole-v1, and = is not.
 COMP_WORDBREAKS=${COMP_WORDBREAKS//:}
-complete -o default -F _worldloom worldloom""",
+complete -o default -o filenames -F _worldloom worldloom""",
     "zsh": """#compdef worldloom
 _worldloom() {
   local -a found
