@@ -94,7 +94,7 @@ def test_a_csv_file_is_checked_described_and_converted_with_its_mapping(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my log.csv").write_text("t,x,u,r\n" + "".join(f"{t},0.5,0,1\n" for t in range(9)))
+    (tmp_path / "my log.csv").write_text("t,x,u,r\n" + "".join(f"{t},{t},0,1\n" for t in range(9)))
     mapping = "time: t\nobservation: [{column: x, name: x}]\nreward: r\n"
     mapping += "action: [{column: u, name: u, low: -1, high: 1}]\n"
     (tmp_path / "columns.yaml").write_text(mapping)
