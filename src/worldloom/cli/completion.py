@@ -146,7 +146,8 @@ def _tree(module: str) -> ast.Module:
 
 
 def _defined(module: str, kind: Any) -> dict[str, Any]:
-    return {node.name: node for node in ast.walk(_tree(module)) if isinstance(node, kind)}
+    nodes: list[Any] = [node for node in ast.walk(_tree(module)) if isinstance(node, kind)]
+    return {node.name: node for node in nodes}
 
 
 def _groups(where: str) -> list[str]:
