@@ -241,6 +241,7 @@ class _Rows(Hook):
 
 def _advance(run: "Run", hooks: Sequence[Hook]) -> None:
     """One chunk, and what it came to: a row for each iteration, with its share of the seconds."""
+    phase("training")
     trainer, first, before = run.trainer, run.trainer.iteration, run.train_seconds
     compiled, start = trainer.compile_seconds, time.perf_counter()
     metrics = dict(trainer.advance(run.plan.next_stop(first) - first))
