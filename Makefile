@@ -34,6 +34,7 @@ help: ## list what can be made
 
 demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
 	$(BIN)/worldloom train treasurehunt $(TRAIN_ARGS)
+	@echo 'Open the report in a browser. To leave out $(BIN)/: source $(BIN)/activate'
 
 setup: $(DEV) ## set up everything for development, PyTorch included where it can be had
 

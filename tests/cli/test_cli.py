@@ -153,9 +153,12 @@ def test_a_world_that_cannot_be_made_is_listed_with_the_reason(call, monkeypatch
         "description": "sail round the cape",
         "missing": "sailing needs a boat; pip install 'worldloom[boat]'",
     }
-    code, table, _ = call("envs")
-    assert code == 0
-    assert "sailing needs a boat; pip install 'worldloom[boat]'" in table
+    assert "sail round the cape" in call("envs")[1]
+    code, _, err = call("envs sea")
+    assert (code, err) == (
+        2,
+        "worldloom envs: sailing needs a boat; pip install 'worldloom[boat]'\n",
+    )
 
 
 def test_algos_lists_the_algorithms_and_where_they_fit(call):
@@ -306,7 +309,7 @@ def test_presets_and_world_options_add_up(call, asked):
     assert asked.config.hyper.hidden == (8, 8)
     assert asked.folder.parent == Path("runs")
     assert (asked.report, len(asked.hooks)) == (True, 0)
-    assert asked.command == "worldloom train tag --algo dqn --dqn.hidden 8 8 --seed 3 --quiet"
+    assert asked.command == "worldloom train tag --algo dqn --dqn.hidden 8 8 --seed 3"
 
 
 def test_a_run_stopped_by_ctrl_c_returns_130_and_says_how_to_go_on(call, asked):
@@ -427,7 +430,8 @@ def test_people_play_a_world_or_against_a_run(call, run_copy, monkeypatch):
 
 def test_report_writes_the_page_of_a_run(call, run_copy):
     (run_copy / "report.html").unlink()
-    assert call("report run") == (0, "written to run/report.html\n", "")
+    code, out, err = call("report run")
+    assert (code, out.splitlines()[0], err) == (0, "written to run/report.html", "")
     assert "<html" in (run_copy / "report.html").read_text()
     assert json.loads(call("report run --json")[1]) == {"report": "run/report.html"}
 

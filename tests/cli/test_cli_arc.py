@@ -91,8 +91,7 @@ def test_a_list_can_be_cut_and_chosen_from(call, tmp_path):
     name = "a_very_long_name_[bold]_that_is_to_be_typed_" + "x" * 60
     shutil.copy(EXAMPLES / "fall.json", tmp_path / f"{name}.json")
     _, table, _ = call(f"tasks --set {tmp_path}")
-    typed = "".join(line.split("│")[1].strip() for line in table.splitlines() if "│" in line)
-    assert typed == name
+    assert name in table.splitlines(), "whole, to be typed"
 
 
 # show --------------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ HUNT = "train treasurehunt"
         ("sweep tag --grid iqn.hiden=3,4", "did you mean '--iqn.hidden'?"),
         ("sweep tag --grid iqn.gamma=0.5 --seeds 0", "seeds=0; use at least 1"),
         ("sweep tag --grid iqn.hidden=3,0", "iqn: hidden=0; it must be at least 1"),
-        ("envs --jsn", "Unrecognized options: --jsn; did you mean '--json'?"),
+        ("envs --jsn", "--jsn: no such option; did you mean '--json'?"),
         ("eval --episodes 3", "name a run folder first"),
-        ("eval nowhere --episode 3", "--episode: no such option; see worldloom eval --help"),
+        ("eval nowhere --episode 3", "--episode: no such option; did you mean '--episodes'?"),
         ("bench nowhere", "there is no suite or world 'nowhere'; known: grid, arc"),
         ("bench tag --repeats 0", "bench: repeats=0; it must be at least 1"),
         # Numbers that are none.

@@ -34,10 +34,12 @@ def command(argv: list[str]) -> int:
     if args.json:
         print_json(rows)
         return 0
-    shown = []
+    groups: dict[str, list[list[str]]] = {"on-policy": [], "off-policy": [], "offline": []}
     for row in rows:
         actions = "any" if "," in row["actions"] else row["actions"]
         needs = f"; needs {row['needs']}" if row["needs"] and row["loop"] != "offline" else ""
-        shown.append([row["name"], row["loop"], actions, row["description"] + needs])
-    table("algorithms", ["algorithm", "loop", "actions", "what it is"], shown)
+        line = [row["name"], actions, row["description"] + needs]
+        groups.setdefault(row["loop"], []).append(line)
+    groups["offline, from logged data"] = groups.pop("offline")
+    table("algorithms, by loop", ["algorithm", "actions", "what it is"], groups)
     return 0

@@ -66,6 +66,7 @@ def _replay(args: Replay) -> int:
     from worldloom.training.machine import use_compilation_cache
 
     use_compilation_cache()
+    console.phase("replaying", note=str(args.log))
     result = replay_log(args.log, load_bundle(args.bundle), tolerance=args.tolerance)
     how = "bit for bit" if not args.tolerance else f"within {args.tolerance:g}"
     facts = facts_of(result)

@@ -14,8 +14,8 @@ from worldloom import suites
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import resolve
 from worldloom.core.names import suggest
+from worldloom.training import console
 from worldloom.training.arguments import parse
-from worldloom.training.console import facts, print_json
 
 ROOT = Path(__file__).resolve().parents[3]  # of the project, where the install is editable
 AGAINST_PEERS = {
@@ -78,11 +78,12 @@ def _world(name: str, argv: Sequence[str]) -> int:
         hint = suggest(name, [*AGAINST_PEERS, *suites.names()])
         raise ValueError(f"there is no suite or world {name!r}; {hint}") from error
     check_fields("bench", args, at_least={"num_worlds": 1, "num_steps": 1, "repeats": 1})
+    console.phase("measuring", note=name)
     result = random_play(name, args.num_worlds, args.num_steps, args.repeats)
     if args.json:
-        print_json(result)
+        console.print_json(result)
         return 0
-    facts(
+    console.facts(
         f"{name}, {args.num_worlds} worlds, random play",
         {
             "steps a second": f"{result['steps_per_second']:,.0f} (median of {args.repeats})",

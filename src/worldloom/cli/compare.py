@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import tyro
 
 from worldloom import suites
+from worldloom.training import console
 from worldloom.training.arguments import parse
-from worldloom.training.console import facts, print_json, table
 
 
 @dataclass
 class Compare:
-    """compare runs in the same world: scores, learning curves, and what was set differently"""
+    """compare runs in the same world, of any suite: scores, learning curves, what was set"""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Two run folders or more, of any algorithms."""
@@ -39,15 +39,17 @@ def command(argv: list[str]) -> int:
     rows = comparison.compare(args.runs, task_of)
     page = comparison.write_comparison(rows, args.out)
     if args.json:
-        print_json({"runs": [row.to_dict() for row in rows], "report": page})
+        console.print_json({"runs": [row.to_dict() for row in rows], "report": page})
         return 0
     cells = [row.cells() for row in rows]
     title = f"{rows[0].run.settings['env']}, best first"
-    table(title, comparison.COLUMNS[:-2], [values[:-2] for values in cells])
+    console.table(title, comparison.COLUMNS[:-2], [values[:-2] for values in cells])
     paths = [str(row.run.path) for row in rows]  # of which names may be alike
     chosen = [", ".join(filter(None, cell[-2:])) for cell in cells]
-    facts("set differently", dict(zip(paths, chosen, strict=True)))
-    print(f"written to {page}")
+    console.facts("set differently", dict(zip(paths, chosen, strict=True)))
+    console.say(f"written to {page}")
+    if rows[0].run.has_checkpoint:
+        console.next_steps(["eval", rows[0].run.path])
     return 0
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from worldloom.training.arguments import parse
-from worldloom.training.console import facts, print_json
+from worldloom.training.console import facts, print_json, say
 from worldloom.training.machine import machine, use_compilation_cache, versions
 
 EXTRAS = {
@@ -69,10 +69,10 @@ def show(findings: dict[str, Any]) -> None:
         if not there:
             missing.setdefault(OPTIONAL[name], []).append(name)
     for extra, names in missing.items():
-        print(f"  not installed: {', '.join(names)}  (pip install 'worldloom[{extra}]')")
+        say(f"  not installed: {', '.join(names)}  (pip install 'worldloom[{extra}]')")
     for problem in findings["problems"]:
-        print(f"  problem: {problem}")
-    print("everything works" if findings["healthy"] else "something needs mending")
+        say(f"  problem: {problem}")
+    say("everything works" if findings["healthy"] else "something needs mending")
 
 
 @dataclass

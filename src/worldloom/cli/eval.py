@@ -1,11 +1,12 @@
 """`worldloom eval RUN`: scores of a trained run, a film of it, or a game against it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from worldloom.cli.settings import flag_help, read_request, split_flags
-from worldloom.training.console import facts, print_json
+from worldloom.core.names import suggest
+from worldloom.training import console
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Flags:
     """What the command takes."""
 
     episodes: int | None = None  # how many to play; by default as many as in training
-    seed: int = 0
+    seed: int = 0  # of the episodes
     gif: str | None = None  # also write a GIF of one episode here
     record: str | None = None  # also write the episodes as a dataset for offline algorithms (npz)
     human: bool = False  # play agent 0 yourself; a run's agents play the others
@@ -23,7 +24,8 @@ class Flags:
 USAGE = """usage: worldloom eval RUN [options]
        worldloom eval WORLD --human [--world.NAME VALUE ...]
 
-Plays whole episodes of a run's newest checkpoint without exploration, and says how they went."""
+Plays whole episodes of a run's newest checkpoint without exploration, and says how they went.
+Runs of every suite; --gif is for gridworlds and robots, --human for gridworlds."""
 
 
 def command(argv: list[str]) -> int:
@@ -37,28 +39,35 @@ def command(argv: list[str]) -> int:
     if flags.human:
         return _play(named, others, flags)
     if others:
-        raise ValueError(f"{others[0]}: no such option; see worldloom eval --help")
+        known = [f"--{field.name}" for field in fields(Flags)]
+        raise ValueError(f"{others[0]}: no such option; {suggest(others[0], known)}")
     import worldloom
 
+    console.phase("loading the run")
     run = worldloom.load(named)
     if flags.gif and run.suite.film is None:
         raise ValueError(f"--gif: runs of the {run.suite.name} suite have no film")
+    console.phase("evaluating")
     result = run.evaluate(flags.episodes, flags.seed)
     if flags.gif:
         assert run.suite.film is not None
+        console.phase("filming")
         run.suite.film(run, Path(flags.gif), flags.seed)
     if flags.record:
         from worldloom.replay import dataset_files
         from worldloom.training.recording import record_episodes
 
+        console.phase("recording")
         data = record_episodes(run, flags.episodes or run.config.eval_episodes, flags.seed)
         dataset_files.save(data, flags.record)
     written = {"gif": flags.gif, "record": flags.record}
     if flags.json:
-        print_json({"run": named, "steps": run.steps} | result.to_dict() | written)
+        console.print_json({"run": named, "steps": run.steps} | result.to_dict() | written)
         return 0
-    made = {name: path for name, path in written.items() if path}
-    facts(f"{named}, step {run.steps:,}", result.lines() | made)
+    made = {name: Path(path) for name, path in written.items() if path}
+    console.facts(f"{named}, step {run.steps:,}", result.lines() | made)
+    bundle = (run.folder / "bundle" / "manifest.json").is_file()
+    console.next_steps(["export", named, *(["--force"] if bundle else [])])
     return 0
 
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import tyro
 
+from worldloom.training import console
 from worldloom.training.arguments import parse
-from worldloom.training.console import print_json
 
 
 @dataclass
 class Export:
-    """write a trained policy as a bundle"""
+    """write a trained policy as a bundle: runs of every suite (`serve` takes those of plants)"""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""
@@ -32,9 +32,17 @@ def command(argv: list[str]) -> int:
     import worldloom
 
     options = {} if args.onnx else {"onnx": False}
-    folder = worldloom.load(args.run).export(args.out, force=args.force, **options)
+    console.phase("loading the run")
+    run = worldloom.load(args.run)
+    console.phase("writing the bundle")
+    folder = run.export(args.out, force=args.force, **options)
     if args.json:
-        print_json({"bundle": str(folder)})
-    else:
-        print(f"written to {folder}")
+        console.print_json({"bundle": str(folder)})
+        return 0
+    from worldloom.core.files import read_json
+    from worldloom.serving.bundle_folder import PLANT_POLICY
+
+    console.say(f"written to {folder}")
+    if read_json(folder / "manifest.json").get("kind") == PLANT_POLICY:
+        console.next_steps(["serve", folder, "--no-token"])
     return 0

@@ -14,11 +14,13 @@ from worldloom.core.files import DISK_ERRORS
 from worldloom.core.interrupts import on_signal
 from worldloom.core.lazy import resolve
 from worldloom.core.names import one_line, suggest
+from worldloom.training import console
 
 # Those of this package, each in a module of its name, with one line for people.
 COMMANDS = {
     "envs": "list the worlds",
     "algos": "list the algorithms, and where each fits",
+    "runs": "list the runs in a folder, and how to go on with each",
     "train": "train in a world, or from data; write a run folder",
     "eval": "score a trained run, film it, or play yourself",
     "sweep": "train over a grid of settings or seeds",
@@ -29,7 +31,9 @@ COMMANDS = {
     "audit": "verify and replay what a server wrote down",
     "bench": "measure speed here, or a suite against its peers",
     "doctor": "show versions, devices and caches, and check them",
+    "completion": "print a script that completes commands in bash, zsh or fish",
 }
+QUIET = "--quiet"
 FIRST_STEPS = """First steps:
   worldloom train treasurehunt          train, and write runs/.../report.html
   worldloom train arc                   learn to solve grid puzzles
@@ -55,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopped = f"{said}: stopped at once"
 
     def leave() -> None:
-        print(stopped, file=sys.stderr, flush=True)
+        cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # which a progress bar hides
+        print(cursor + stopped, file=sys.stderr, flush=True)
         os._exit(130)
 
     def react() -> None:
@@ -63,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             leave()
         raise KeyboardInterrupt
 
+    console.begin(quiet=QUIET in args)
     try:
         with on_signal(react, leave) if argv is None else nullcontext():
             return _run(args)
@@ -70,11 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, ImportError) as error:  # the last: an extra that is missing
-        print(one_line(f"{said}: {error}"), file=sys.stderr)
+        print(one_line(f"{said}: {_words(error)}"), file=sys.stderr)
         return 1 if getattr(error, "errno", None) in DISK_ERRORS else 2
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
         return 130
+    finally:
+        console.begin()
+        console.end()
 
 
 def _run(args: list[str]) -> int:
@@ -84,12 +93,19 @@ def _run(args: list[str]) -> int:
     if args[0] in ("-V", "--version"):
         print(f"worldloom {__version__}")
         return 0
-    name, rest = args[0], args[1:]
+    name, rest = args[0], [arg for arg in args[1:] if arg != QUIET]
     known = commands()
     if name not in known:
         print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
         return 2
     return resolve(known[name][0])(rest)
+
+
+def _words(error: Exception) -> str:
+    """What is wrong; where the system says so, its words behind the path."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}; name another path"
+    return str(error)
 
 
 def _importing() -> bool:
@@ -109,5 +125,7 @@ def _help() -> str:
 Whole reinforcement-learning experiments compiled into one XLA program.
 
 {lines}
+
+With any command, {QUIET} shows no progress, and of results only what --json asks for.
 
 {FIRST_STEPS}"""

@@ -9,9 +9,9 @@ import tyro
 
 from worldloom import suites
 from worldloom.core.lazy import resolve
+from worldloom.training import console
 from worldloom.training.arguments import parse
 from worldloom.training.config import read_header
-from worldloom.training.console import print_json
 
 KNOWN = "name a run folder, or a JSON file of `worldloom bench` or `sweep`"
 # kind of a JSON result -> what writes its page
@@ -25,7 +25,7 @@ WRITERS = {
 
 @dataclass
 class Report:
-    """write the page of a run, comparison or sweep"""
+    """write the page of a run of any suite, of a comparison or of a sweep"""
 
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
     """A run folder, or a JSON file of `bench` or `sweep`."""
@@ -36,11 +36,14 @@ class Report:
 def command(argv: list[str]) -> int:
     """Writes the page, and says where."""
     args = parse(Report, argv)
+    console.phase("writing the page")
     page = write_page(args.target)
     if args.json:
-        print_json({"report": str(page)})
-    else:
-        print(f"written to {page}")
+        console.print_json({"report": str(page)})
+        return 0
+    console.say(f"written to {page}")
+    if (args.target / "checkpoints").is_dir():
+        console.next_steps(["eval", args.target])
     return 0
 
 

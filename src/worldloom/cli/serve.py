@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from worldloom.serving.journal import Fsync
+from worldloom.training import console
 from worldloom.training.arguments import parse
 
 TOKEN = "WORLDLOOM_TOKEN"
@@ -80,14 +81,16 @@ def command(argv: list[str]) -> int:
     )
 
     def ready(address: str) -> None:
+        console.end()
         if args.json:
             about = {"url": address, "pid": os.getpid(), "log": str(config.log)}
             print(json.dumps(about), flush=True)
-        else:
+        elif not console.is_quiet():
             open_ = " without a token" if config.token is None else ""
             text = f"serving {args.bundle} on {address}{open_}; records go to {config.log}"
             print(text, file=sys.stderr, flush=True)
 
+    console.phase("loading", note=str(args.bundle))
     use_compilation_cache()
     try:
         run_server(config, ready)

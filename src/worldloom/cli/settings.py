@@ -7,21 +7,24 @@ a ValueError of one line.
 
 import inspect
 import re
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from worldloom import algos, suites
+from worldloom.cli.glossary import meaning
 from worldloom.core.names import shown, suggest
 from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.training.arguments import read_word
 from worldloom.training.config import (
     COMMON,
-    FORMER_NAMES,
     TrainConfig,
     convert,
     default_of,
+    former_name,
     kind_of,
     make_config,
     merge,
@@ -48,6 +51,9 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
 
+QUIET = Option("quiet", False, bool, "no progress, and of results only what --json asks for")
+
+
 def options_of(cls: type, prefix: str = "") -> list[Option]:
     """The settings of a dataclass, nested ones and vmappable numbers included."""
     options: list[Option] = []
@@ -59,7 +65,8 @@ def options_of(cls: type, prefix: str = "") -> list[Option]:
             options += options_of(type(default), inner)
         else:
             kind = kind_of(f.type, default)
-            options.append(Option(prefix + f.name, default, kind, texts.get(f.name, "")))
+            text = texts.get(f.name) or meaning(prefix + f.name)
+            options.append(Option(prefix + f.name, default, kind, text))
     return options
 
 
@@ -92,7 +99,9 @@ class Schema:
             world = options_of(rules, "world.")
         else:
             world = [
-                Option(f"world.{n}", p.default, kind_of(p.annotation, p.default))
+                Option(
+                    f"world.{n}", p.default, kind_of(p.annotation, p.default), meaning(f"world.{n}")
+                )
                 for n, p in (parameters or {}).items()
             ]
         common = [name for name in COMMON if name not in ("env", "world")]
@@ -127,9 +136,9 @@ class Schema:
             if other in self.options:
                 return f"write {self.options[other].flag}"
         inside = [o.flag for o in self.options.values() if o.name.startswith(f"{owner}.")]
-        if owner in FORMER_NAMES and not inside:
-            new = FORMER_NAMES[owner].replace("ALGO", self.algo)
-            return f"this is now --{new.replace('_', '-')}"
+        former = "" if inside else former_name(owner, self.algo)
+        if former:
+            return f"this is now --{former.replace('_', '-')}"
         if rest and owner in algos.names() and owner != self.algo:
             return f"this run learns with {self.algo}; add --algo {owner}, or leave it out"
         others = [o.flag for o in self.options.values() if "." not in o.name]
@@ -327,13 +336,22 @@ def long_help(schema: Schema) -> str:
 
 
 def option_line(option: Option, width: int = 26) -> str:
-    """A line of help: flag, default, a few words."""
-    return f"  {option.flag:<{width}} {_shown(option.default):<10} {option.text}".rstrip()
+    """A line of help: flag, default, a few words, which go on below themselves."""
+    start = f"  {option.flag:<{width}} {_shown(option.default):<10} "
+    room, indent = shutil.get_terminal_size().columns, " " * (width + 14)
+    wrapped = textwrap.fill(
+        option.text,
+        max(room, len(indent) + 20),
+        initial_indent=start,
+        subsequent_indent=indent,
+        break_long_words=False,
+    )
+    return wrapped if option.text else start.rstrip()
 
 
 def flag_help(kind: type) -> str:
-    """A line for each of a command's own flags."""
-    return "\n".join(map(option_line, options_of(kind)))
+    """A line for each of a command's own flags, and for the one that all commands take."""
+    return "\n".join(map(option_line, [*options_of(kind), QUIET]))
 
 
 def _wrapped(options: Sequence[Option], prefix: str, width: int) -> list[str]:

@@ -1,21 +1,24 @@
 """`worldloom sweep WORLD`: settings and seeds, trained together."""
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from worldloom import algos
 from worldloom.cli.settings import (
     Option,
     Schema,
     flag_help,
+    flags_of,
     read_request,
     read_value,
     split_flags,
 )
+from worldloom.training import console
 from worldloom.training.config import CADENCE
-from worldloom.training.console import print_json, table
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,10 @@ class Flags:
 
 USAGE = """usage: worldloom sweep WORLD --grid NAME=VALUE,VALUE ... [--seeds 5] [settings]
 
-Trains every combination with every seed and says which did best. Names are those of
-`worldloom train WORLD --help`: steps=1e5,2e5 iqn.learning_rate=1e-3,2e-3 ppo.hidden=64x64,32
-world.num_agents=2,4 algo=iqn,dqn. Runs that differ in numbers alone are one program."""
+Trains every combination with every seed, in a world of any suite, and says which
+did best. Names are those of `worldloom train WORLD --help`: steps=1e5,2e5
+iqn.learning_rate=1e-3,2e-3 ppo.hidden=64x64,32 world.num_agents=2,4 algo=iqn,dqn.
+Runs that differ in numbers alone are one program."""
 
 
 def command(argv: list[str]) -> int:
@@ -46,15 +50,17 @@ def command(argv: list[str]) -> int:
     from worldloom.cli.report import write_page
     from worldloom.training.sweep import sweep
 
+    console.phase("preparing")
     asked = read_request(named, settings, config=flags.config, preset=flags.preset)
     grid = parse_grid(asked.schema, flags.grid)
     line = shlex.join(["worldloom", "sweep", *argv])
     rows, path = sweep(asked.schema.suite, asked.given, grid, flags.seeds, Path(flags.out), line)
+    console.phase("writing the page")
     page = write_page(path)
     if flags.json:
-        print_json({"results": rows, "file": str(path), "report": str(page)})
+        console.print_json({"results": rows, "file": str(path), "report": str(page)})
         return 0
-    table(
+    console.table(
         f"sweep of {asked.given['env']}: score over {flags.seeds} seeds",
         ["settings", "mean", "stderr", "worst seed", "seconds"],
         [
@@ -68,8 +74,26 @@ def command(argv: list[str]) -> int:
             for row in rows
         ],
     )
-    print(f"written to {path} and {page}")
+    console.say(f"written to {path} and {page}")
+    best = max(rows, key=lambda row: row["mean"] if math.isfinite(row["mean"]) else -math.inf)
+    start = [named] if named else []
+    start += [w for n in ("config", "preset") if (v := getattr(flags, n)) for w in (f"--{n}", v)]
+    console.next_steps(["train", *start, *chosen_flags(asked.schema, settings, best["values"])])
     return 0
+
+
+def chosen_flags(
+    schema: Schema, settings: Sequence[str], values: Mapping[str, Any]
+) -> Iterator[str]:
+    """The flags of `train` for one point of a grid; options of other algorithms are left out."""
+    others = {*algos.names()} - {algos.get(values.get("algo", schema.algo)).name}
+    for flag, words in flags_of(settings):
+        if flag.removeprefix("--").partition(".")[0] not in others:
+            yield from (flag, *words)
+    for name, value in values.items():
+        yield f"--{name.replace('_', '-')}"
+        for word in value if isinstance(value, list | tuple) else [value]:
+            yield str(word).lower() if isinstance(word, bool) else str(word)
 
 
 def parse_grid(schema: Schema, texts: Sequence[str]) -> list[tuple[str, list[Any]]]:

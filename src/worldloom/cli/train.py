@@ -17,8 +17,8 @@ from worldloom.cli.settings import (
     short_help,
     split_flags,
 )
+from worldloom.training import console
 from worldloom.training.config import TrainConfig
-from worldloom.training.console import facts, print_json
 from worldloom.training.suite import Suite
 
 
@@ -33,7 +33,6 @@ class Flags:
     track: tuple[str, ...] = ()  # also show the run in mlflow or tensorboard
     report: bool = True  # make pictures and report.html
     json: bool = False  # print the result as JSON
-    quiet: bool = False  # no progress bar, and nothing at the end but what --json asks for
     profile: bool = False  # write a jax.profiler trace of the first two chunks into the run folder
     coordinator: str = ""  # host:port of the first of several processes
     num_processes: int = 0  # how many there are; a scheduler tells this by itself
@@ -90,7 +89,10 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
     from worldloom.training.tracking import tracking_hooks
 
     folder = Path(flags.resume) if flags.resume else run_folder(Path(flags.out), config)
-    hooks = [*([] if flags.quiet else [ShowProgress()]), *tracking_hooks(flags.track, folder)]
+    hooks = [
+        *([] if console.is_quiet() else [ShowProgress()]),
+        *tracking_hooks(flags.track, folder),
+    ]
     hooks += [ProfileTrace()] if flags.profile else []
     again = shlex.join(["worldloom", "train", "--resume", str(folder)])
     try:
@@ -108,7 +110,7 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
             raise
         print(f"stopped at once; go on from the last checkpoint: {again}", file=sys.stderr)
         return 130
-    if mesh.leads() and (flags.json or not flags.quiet):
+    if mesh.leads():
         _print_result(run, again, flags.json)
     return 130 if run.interrupted else 0
 
@@ -119,19 +121,24 @@ def _print_result(run: Any, again: str, as_json: bool) -> None:
         summary = {"run": str(run.folder)} | timing
         if scores is not None:
             summary |= scores.to_dict() | {"score": scores.mean}
-        print_json(summary | {"interrupted": run.interrupted, "resume": again})
+        console.print_json(summary | {"interrupted": run.interrupted, "resume": again})
         return
     unit = "updates" if config.algorithm.loop == "offline" else "steps"
     shown = {"scores": "not evaluated yet"} if scores is None else scores.lines()
     rate = f"{timing['steps_per_second']:,.0f} {unit}/s"
     shown["training"] = f"{timing['train_seconds']:.1f} s for {run.steps:,} {unit} ({rate})"
     shown["compiling"] = f"{timing['compile_seconds']:.1f} s"
-    shown["run folder"] = str(run.folder)
+    shown["run folder"] = run.folder
     for name in ("report", "replay"):
         if (run.folder / f"{name}.html").exists():
-            shown[name] = str(run.folder / f"{name}.html")
-    shown["go on with"] = again if run.interrupted else f"{again} --steps N"
-    facts(f"{config.env}, {config.algo}, seed {config.seed}", shown)
+            shown[name] = run.folder / f"{name}.html"
+    console.facts(f"{config.env}, {config.algo}, seed {config.seed}", shown)
+    if run.interrupted:
+        console.next_steps(["train", "--resume", run.folder])
+        return
+    page = [] if "report" in shown else [["report", run.folder]]
+    more = ["train", "--resume", run.folder, "--steps", 2 * run.steps]
+    console.next_steps(["eval", run.folder], *page, more)
 
 
 # Help ------------------------------------------------------------------------------------------
@@ -165,6 +172,6 @@ def _print_help(schema: Schema, everything: bool) -> None:
         return
     print(short_help(schema, shutil.get_terminal_size().columns))
     print(
-        "the command\n  --out --resume --config --preset --track --no-report --json --quiet "
-        "--profile\n\n--help-all lists every option in a line of its own"
+        "the command\n  --out --resume --config --preset --track --no-report --json "
+        "--quiet --profile\n\n--help-all lists every option in a line of its own"
     )

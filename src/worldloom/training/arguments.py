@@ -4,9 +4,20 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from worldloom.core.names import suggest
+
+# What tyro says -> what we say.
+COMPLAINTS = {
+    r"^Error parsing (\S+): invalid literal for int.*'(.*)'$": r"\1 \2: it must be a whole number",
+    r"^Error parsing (\S+): could not convert .* float: '(.*)'$": r"\1 \2: it must be a number",
+    r"^Error parsing (\S+): ": r"\1: ",
+    r"^Unrecognized options: (.*)$": r"\1 is not expected here",
+    r"^Missing from worldloom [a-z ]+: (\S+) ?(.*?)( \(required\))?$": r"\1 is missing: \2",
+    r"^Missing value for argument '(.*?)'.*$": r"\1 needs a value",
+}
 
 
 def parse(kind: Any, argv: Sequence[str], prog: str = "", description: str = "") -> Any:
@@ -18,7 +29,11 @@ def parse(kind: Any, argv: Sequence[str], prog: str = "", description: str = "")
     import tyro
 
     prog = prog or f"worldloom {kind.__name__.lower()}"
-    description = description or kind.__doc__
+    description = f"{description or kind.__doc__} (--quiet: no progress, and no results but JSON)"
+    known = ["--help", *(f"--{f.name.replace('_', '-')}" for f in fields(kind))]
+    for flag in (arg.partition("=")[0].replace("_", "-") for arg in argv if arg[:2] == "--"):
+        if not {flag, flag.replace("--no-", "--", 1), flag.partition(".")[0]} & {*known, "--"}:
+            raise ValueError(f"{flag}: no such option; {suggest(flag, known)}")
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -73,7 +88,7 @@ def read_word(flag: str, word: str) -> Any:
 
 
 def one_line(complaint: str) -> str:
-    """The heart of tyro's framed complaint: what is wrong, and the nearest right name."""
+    """The heart of tyro's framed complaint, in our words."""
     # A frame of lines, with the title in it, or of dashes, with the title above the first rule.
     sections: list[list[str]] = [[]]
     for line in complaint.splitlines():
@@ -89,7 +104,6 @@ def one_line(complaint: str) -> str:
         value, name, known = choice.groups()
         hint = suggest(value, re.findall(r"'(.*?)'", known))
         return f"{name} {value} is not known; {hint}"
-    meant = re.search(r"\nPerhaps you meant.*?(--[^\s,]+)", "\n".join(texts))
-    if meant:
-        return f"{message}; did you mean {meant[1]!r}?"
-    return f"{message.rstrip('.')}; see --help"
+    for pattern, words in COMPLAINTS.items():
+        message = re.sub(pattern, words, message)
+    return f"{message.rstrip('. ')}; see --help"

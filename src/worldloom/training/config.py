@@ -1,5 +1,6 @@
 """Settings of a run: one frozen dataclass, one grammar in Python, YAML, config.json and shell."""
 
+import difflib
 import hashlib
 import inspect
 import json
@@ -178,7 +179,10 @@ def _make_hyper(algorithm: Algorithm, options: Mapping[str, Any], place: str) ->
     known = [*own, *([] if numbers is None else [f.name for f in fields(numbers)])]
     for name in options:
         if name not in known:
-            hint = "it is a setting of the run" if name in COMMON else suggest(name, known)
+            beside = (
+                f"it is a setting of the run: {name}={shown(options[name])} beside {place[:-1]}"
+            )
+            hint = beside if name in COMMON else suggest(name, known)
             raise ValueError(
                 f"{place}{one_line(name, 60)} is not an option of {algorithm.name}; {hint}"
             )
@@ -209,9 +213,16 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
+def former_name(name: str, algo: str) -> str:
+    """What a setting of this name, or of one like it, is called now; empty if there was none."""
+    close = difflib.get_close_matches(name[:100], FORMER_NAMES, 1, 0.85)
+    return FORMER_NAMES[close[0]].replace("ALGO", algo) if close else ""
+
+
 def _unknown(name: str, algorithm: Algorithm, own: list[str]) -> str:
-    if name in FORMER_NAMES:
-        return f"{name!r} is now {FORMER_NAMES[name].replace('ALGO', algorithm.name)}"
+    former = former_name(name, algorithm.name)
+    if former:
+        return f"{name!r} is now {former}"
     if name in algos.names():
         return (
             f"{name!r} holds options of {name}, and this run learns with {algorithm.name}; "
@@ -219,7 +230,9 @@ def _unknown(name: str, algorithm: Algorithm, own: list[str]) -> str:
         )
     if any(name == f.name for f in fields(algorithm.config)):
         return f"{name!r} is an option of {algorithm.name}: {algorithm.name}={{{name!r}: ...}}"
-    return f"no setting {shown(name)}; {suggest(name, [*COMMON, *own, algorithm.name])}"
+    hint = suggest(name, [*COMMON, *own, algorithm.name])
+    world = "" if "did you mean" in hint else "; options of the world are in world={...}"
+    return f"no setting {shown(name)}; {hint}{world}"
 
 
 # Kept settings ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from worldloom.core.interrupts import stop_when_asked
 from worldloom.core.mesh import agreed, leads
 from worldloom.training.checkpoint import Checkpoints
 from worldloom.training.config import FORMAT, TrainConfig, header_digest
+from worldloom.training.console import phase
 from worldloom.training.folders import locked
 from worldloom.training.machine import machine, versions
 from worldloom.training.sinks import JsonLines, read_json_lines
@@ -67,7 +68,12 @@ def plan_of(config: TrainConfig, steps_per_iteration: int) -> Plan:
 
 
 class Hook:
-    """Work on the host between chunks; override what you need."""
+    """Work on the host between chunks; override what you need.
+
+    phase: what is being done at the end of a run and when it is filmed, in a word or two.
+    """
+
+    phase = ""
 
     def on_start(self, run: "Run") -> None: ...
     def on_iterations(self, run: "Run", rows: Sequence[Row]) -> None:
@@ -160,6 +166,8 @@ def _drive(run: "Run", resume: bool, hooks: Sequence[Hook], command: str) -> "Ru
         if leads() and run.evaluation is None and not run.interrupted:
             run.evaluation = _score(run)  # resumed after its last step: nothing was left to do
         for hook in hooks:
+            if hook.phase:
+                phase(hook.phase)
             hook.on_end(run)
     return run
 
@@ -233,6 +241,7 @@ class _Rows(Hook):
 
 def _advance(run: "Run", hooks: Sequence[Hook]) -> None:
     """One chunk, and what it came to: a row for each iteration, with its share of the seconds."""
+    phase("training")
     trainer, first, before = run.trainer, run.trainer.iteration, run.train_seconds
     compiled, start = trainer.compile_seconds, time.perf_counter()
     metrics = dict(trainer.advance(run.plan.next_stop(first) - first))
@@ -293,6 +302,7 @@ def _loop(
         if last or due(plan.checkpoint_every):
             save()
         if due(plan.record_every):
+            phase("filming")
             for hook in hooks:
                 hook.on_record(run)
     if trainer.iteration < plan.total:  # stopped
@@ -300,5 +310,6 @@ def _loop(
 
 
 def _score(run: "Run") -> Any:
+    phase("evaluating")
     key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + run.config.seed), run.iteration)
     return run.evaluator(run.agents, key)

@@ -28,6 +28,18 @@ def new_folder(root: Path, name: str) -> Path:
     return folder
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether some process trains there now."""
+    if fcntl is None:
+        return False
+    with suppress(OSError), (Path(folder) / ".lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds a run folder for this process alone, until the block or the process ends.

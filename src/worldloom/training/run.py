@@ -315,5 +315,7 @@ def load(suite: Suite, folder: str | Path) -> Run:
 class _Report(Hook):
     """report.html at the end of a run."""
 
+    phase = "writing the page"
+
     def on_end(self, run: Run) -> None:
         run.report()

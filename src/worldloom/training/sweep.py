@@ -26,12 +26,12 @@ from worldloom.core.files import write_json
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, PyTree
 from worldloom.training.config import TrainConfig, make_config, merge, nest
+from worldloom.training.console import phase
 from worldloom.training.driver import EVALUATION_KEY, plan_of
 from worldloom.training.evaluate import standard_error
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
-from worldloom.training.progress import ProgressBar
 from worldloom.training.run import check_fit
 from worldloom.training.suite import Problem, Suite
 from worldloom.training.timer import compiled
@@ -180,6 +180,7 @@ def run_together(
     chosen = jnp.asarray(seeds, jnp.uint32)
     arguments = [(chosen[n], stack.index(numbers, n), stack.index(params, n), table) for n in order]
     program, compile_seconds = compiled(jax.vmap(whole, (0, 0, 0, None)), *arguments[0])
+    phase("training")
     start = time.perf_counter()
     parts = [jax.device_get(program(*each)) for each in arguments]
     seconds = time.perf_counter() - start
@@ -276,26 +277,25 @@ def sweep(
         "machine": machine(),
     }
     rows: dict[int, dict[str, Any]] = {}
-    bar, done = ProgressBar(sum(point.config.steps for point in chosen) * seeds), 0
-    try:
-        for number, members in enumerate(programs.values()):
-            runs = [planned[n] for n in members for _ in range(seeds)]
-            configs = [one.point.config for one in runs]
-            own_seeds = [config.seed + n % seeds for n, config in enumerate(configs)]
-            work = run_in_turn if runs[0].alone else run_together
-            outcome = work(configs, [one.problem for one in runs], own_seeds)
-            scores = np.array(list(map(_score, runs, outcome.agents, own_seeds)))
-            for place, n in enumerate(members):
-                part = slice(place * seeds, (place + 1) * seeds)
-                about = {"seeds": own_seeds[part], "program": number}
-                rows[n] = _row(planned[n], outcome, scores, part) | about
-            results = [rows[n] for n in sorted(rows)]
-            complete = len(results) == len(chosen)
-            write_json(path, header | {"complete": complete, "results": results})
-            done += sum(config.steps for config in configs)
-            bar.update(done, f"program {number + 1} of {len(programs)}")
-    finally:
-        bar.close()
+    done, total = 0, sum(point.config.steps for point in chosen) * seeds
+    for number, members in enumerate(programs.values()):
+        note = f"program {number + 1} of {len(programs)}"
+        phase("training", done=done, total=total, unit="steps", note=note)
+        runs = [planned[n] for n in members for _ in range(seeds)]
+        configs = [one.point.config for one in runs]
+        own_seeds = [config.seed + n % seeds for n, config in enumerate(configs)]
+        work = run_in_turn if runs[0].alone else run_together
+        outcome = work(configs, [one.problem for one in runs], own_seeds)
+        phase("evaluating")
+        scores = np.array(list(map(_score, runs, outcome.agents, own_seeds)))
+        for place, n in enumerate(members):
+            part = slice(place * seeds, (place + 1) * seeds)
+            about = {"seeds": own_seeds[part], "program": number}
+            rows[n] = _row(planned[n], outcome, scores, part) | about
+        results = [rows[n] for n in sorted(rows)]
+        complete = len(results) == len(chosen)
+        write_json(path, header | {"complete": complete, "results": results})
+        done += sum(config.steps for config in configs)
     return [rows[n] for n in sorted(rows)], path
 
 

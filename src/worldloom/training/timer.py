@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from worldloom.training.console import phase
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -67,6 +69,7 @@ def compiled(
     compiler_options: dict[str, Any] | None = None,
 ) -> tuple[Any, float]:
     """`fn` compiled for arguments like `args`, and the seconds that took (tracing included)."""
+    phase("compiling")
     start = time.perf_counter()
     program = jax.jit(fn, donate_argnums=donate).lower(*args).compile(compiler_options)
     return program, time.perf_counter() - start

@@ -12,6 +12,7 @@ import numpy as np
 from worldloom.core.draws import is_key
 from worldloom.core.mesh import to_host
 from worldloom.core.types import Array, Key, PyTree
+from worldloom.training.console import phase
 
 Metrics = dict[str, np.ndarray]
 
@@ -36,9 +37,11 @@ class Jitted:
 
     def __call__(self, *args: Any) -> Any:
         if self._compiled is None:
+            phase("compiling")
             start = time.perf_counter()
             self._compiled = self._jit.lower(*args).compile()
             self.compile_seconds = time.perf_counter() - start
+            phase("training")
         return self._compiled(*args)
 
 

@@ -1,6 +1,5 @@
 """`worldloom arc ...`: tasks in lists, pictures and a page to play on; scores and submissions."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from worldloom.core.names import shown, suggest
+from worldloom.training import console
 from worldloom.training.arguments import run_group
 
 if TYPE_CHECKING:
     from worldloom.suites.arc.tasks import Task
 
 DEFAULT_SET = "arc-agi-1"
+TASK_COLUMNS = ("task", "demos", "tests", "inputs", "outputs", "changed", "colours")
 
 
 @dataclass(kw_only=True)
@@ -127,15 +129,16 @@ def find_task(name: str, task_set: str | None = None, split: str | None = None) 
             return load(Path(name)).tasks[0]
         if name in load("examples").ids:
             task_set = "examples"
-    task_set = task_set or DEFAULT_SET
+    given, task_set = task_set, task_set or DEFAULT_SET
     try:
         return load(task_set, split=split, tasks=[name]).tasks[0]
     except ValueError:
         everything = load(task_set, split=split or "all")
         begin = [task_id for task_id in everything.ids if name and task_id.startswith(name)]
-        if len(begin) != 1:
-            raise
-        return everything[begin[0]]
+        if len(begin) == 1:
+            return everything[begin[0]]
+        known = [*([] if given else load("examples").ids), *everything.ids]
+        raise ValueError(f"there is no task {shown(name)}; {suggest(name, known)}") from None
 
 
 def describe(task: "Task") -> dict[str, Any]:
@@ -165,16 +168,14 @@ def _tasks(args: Tasks) -> int:
     statistics = tasks.statistics()
     rows = [describe(task) for task in tasks.tasks[: args.limit]]
     if args.json:
-        _print_json(
+        console.print_json(
             {"set": tasks.name, "split": tasks.split, "tasks": rows}
             | {"statistics": asdict(statistics)}
         )
         return 0
-    from worldloom.training.console import facts
-
-    _table(f"{tasks.name} ({tasks.split})", rows)
+    console.table(f"{tasks.name} ({tasks.split})", TASK_COLUMNS, [_cells(row) for row in rows])
     changed = statistics.changed_cells
-    facts(
+    console.facts(
         f"all {statistics.tasks} tasks",
         {
             "pairs": f"{statistics.demonstrations} demonstrations, {statistics.tests} tests",
@@ -182,34 +183,25 @@ def _tasks(args: Tasks) -> int:
             "size kept": f"{statistics.same_size:.0%} of pairs"
             + ("" if changed is None else f", which change {changed:.1f} cells on average"),
             "size grows": f"{statistics.growing:.0%} of pairs",
-            "draw one": f"worldloom arc show TASK --set {args.set}",
         },
     )
+    if rows:
+        split = [] if args.split is None else ["--split", args.split]
+        console.next_steps(["arc", "show", tasks.tasks[0].name, "--set", args.set, *split])
     return 0
 
 
-def _table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Tasks in lines. Their ids stay whole, however narrow the terminal: they are to be typed."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    out = Table(title=title, title_justify="left", header_style="bold")
-    out.add_column("task", overflow="fold")
-    for name in ("demos", "tests", "inputs", "outputs", "changed", "colours"):
-        out.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        changed = row["changed_cells"]
-        out.add_row(
-            escape(row["task"]),
-            str(row["demonstrations"]),
-            str(row["tests"]),
-            "to {}x{}".format(*row["largest_input"]),
-            "to {}x{}".format(*row["largest_output"]),
-            "resized" if changed is None else f"{changed:.1f}",
-            str(row["colors"]),
-        )
-    Console().print(out)
+def _cells(row: dict[str, Any]) -> list[str]:
+    changed = row["changed_cells"]
+    return [
+        row["task"],
+        str(row["demonstrations"]),
+        str(row["tests"]),
+        "to {}x{}".format(*row["largest_input"]),
+        "to {}x{}".format(*row["largest_output"]),
+        "resized" if changed is None else f"{changed:.1f}",
+        str(row["colors"]),
+    ]
 
 
 def _show(args: Show) -> int:
@@ -229,18 +221,18 @@ def _show(args: Show) -> int:
             picture.png().save(args.out)
     if args.json:
         content = describe(task) | task.to_json(args.answers)
-        _print_json(content | {"file": args.out and str(args.out)})
+        console.print_json(content | {"file": args.out and str(args.out)})
     elif args.out is not None:
-        print(f"written to {args.out}")
+        console.say(f"written to {args.out}")
     else:
         from rich.console import Console
 
         from worldloom.suites.arc.draw import task_text
 
-        console = Console()
-        color = console.color_system is not None and not console.no_color
-        text = task_text(task, color=color, width=console.width, answers=args.answers)
-        console.print(text, soft_wrap=True)
+        screen = Console(quiet=console.is_quiet())
+        color = screen.color_system is not None and not screen.no_color
+        text = task_text(task, color=color, width=screen.width, answers=args.answers)
+        screen.print(text, soft_wrap=True)
     return 0
 
 
@@ -255,11 +247,12 @@ def _play(args: Play) -> int:
         task, args.out, extended=args.extended, trials=args.trials, max_steps=args.max_steps
     )
     with PlayServer(game, args.port) as server:
+        console.phase("compiling")
         game.warm_up()
         if args.json:
-            _print_json({"url": server.url, "task": task.name, "folder": str(args.out)})
+            console.print_json({"url": server.url, "task": task.name, "folder": str(args.out)})
         else:
-            print(f"{task.name} is at {server.url}      (Ctrl-C ends)", flush=True)
+            console.say(f"{task.name} is at {server.url}      (Ctrl-C ends)")
         if args.open and sys.stdout.isatty():
             import webbrowser
 
@@ -284,23 +277,24 @@ def _load(args: OneRun) -> tuple[Any, Any]:
     suite = read_header(args.run)["suite"]
     if suite != "arc":
         raise ValueError(f"{args.run} is a run of the {suite} suite; name one on arc")
+    console.phase("loading the run")
     return worldloom.load(args.run), jax.random.key(args.seed)
 
 
 def _scores(args: Scores) -> int:
     run, key = _load(args)
+    console.phase("evaluating")
     result = run.evaluator(run.agents, key, args.attempts)
     rows = result.table()
     if args.json:
-        from worldloom.core.files import plain
-
         summary = {"run": str(args.run), "steps": run.steps} | result.to_dict()
-        _print_json(plain(summary | {"tasks": rows}))
+        console.print_json(summary | {"tasks": rows})
         return 0
-    from worldloom.training.console import facts, table
-
-    table("tasks", list(rows[0]), [["" if v is None else v for v in row.values()] for row in rows])
-    facts(f"{args.run}, step {run.steps:,}", result.lines())
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
+    console.table("tasks", list(rows[0]), cells)
+    console.facts(f"{args.run}, step {run.steps:,}", result.lines())
+    if not (answers := args.run / "submission.json").exists():
+        console.next_steps(["arc", "submit", args.run, answers])
     return 0
 
 
@@ -310,17 +304,16 @@ def _submit(args: Submit) -> int:
     run, key = _load(args)
     from worldloom.suites.arc.submission import write_submission
 
+    console.phase("answering")
     answers = run.evaluator.predictions(run.agents, key)
     write_submission(args.out, answers)
     if args.json:
-        _print_json({"run": str(args.run), "submission": str(args.out), "tasks": len(answers)})
+        console.print_json(
+            {"run": str(args.run), "submission": str(args.out), "tasks": len(answers)}
+        )
     else:
-        print(f"answers to {len(answers)} tasks are written to {args.out}")
+        console.say(f"answers to {len(answers)} tasks are written to {args.out}")
     return 0
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2), flush=True)
 
 
 COMMANDS = {Tasks: _tasks, Show: _show, Play: _play, Scores: _scores, Submit: _submit}

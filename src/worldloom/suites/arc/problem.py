@@ -181,6 +181,8 @@ class TaskTable(Hook):
 class Episodes(Hook):
     """episodes.json with a few greedy episodes of the trained agent."""
 
+    phase = "filming"
+
     def on_end(self, run: Run) -> None:
         # Who pressed Ctrl-C wants to leave: a recording would first have to be compiled.
         if run.evaluation is None or run.interrupted:

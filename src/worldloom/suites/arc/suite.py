@@ -153,7 +153,7 @@ SUITE = Suite(
     worlds={
         "arc": World(
             "worldloom.suites.arc.world:make",
-            "edit a grid until it is the answer that the demonstrations ask for",
+            "edit a grid into the answer that demonstrations ask for",
         )
     },
     settings=ArcSettings,

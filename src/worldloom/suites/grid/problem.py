@@ -161,6 +161,8 @@ class TurnTable(Hook):
 class Pictures(Hook):
     """GIFs of training every `record_every` steps, and of the trained agents."""
 
+    phase = "filming"
+
     def on_record(self, run: Run) -> None:
         path = run.folder / f"training-{run.steps:09d}.gif"
         save_film(run, self._key(run), path, run.exploration)

@@ -12,10 +12,10 @@ Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"
 JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
 MODES: tuple[Mode, ...] = ("torch_sequential", *JAX_MODES)
 WORLDS = {
-    "treasurehunt": "five short-sighted agents share a field in which gems appear",
-    "tag": "one agent is it and passes that on by walking into another",
-    "cleanup": "apples grow only while somebody cleans the river, which pays nothing",
-    "staghunt": "a hare feeds one hunter; a stag feeds all who hunt it, but takes two",
+    "treasurehunt": "short-sighted agents share a field in which gems appear",
+    "tag": "one agent is it, and passes that on by touching another",
+    "cleanup": "apples grow while somebody cleans the river, unpaid",
+    "staghunt": "a hare feeds one hunter; a stag feeds all, but takes two",
 }
 
 

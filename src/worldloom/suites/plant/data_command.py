@@ -1,7 +1,5 @@
 """`worldloom data make | check | describe | convert`: offline datasets from the command line."""
 
-import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ import tyro
 
 from worldloom import suites
 from worldloom.suites.plant.suite import DataQuality
+from worldloom.training import console
 from worldloom.training.arguments import name_values, run_group
 
 if TYPE_CHECKING:
@@ -148,18 +147,23 @@ def _make(args: Make) -> int:
     use_compilation_cache()
     options = name_values(args.world)
     plant = plant_of(suites.make(args.env, **options), args.env)
+    console.phase("logging", note=f"{args.steps:,} rows")
     data = make_data(args.env, args.quality, args.steps, args.seed, **options)
     save(data, out, force=args.force)
     stats = figures(contents(data, plant))
     if args.json:
         return _print_json({"file": str(out), **stats})
-    next_line = shlex.join(["worldloom", "data", "describe", str(out)])
-    return _show(f"{args.env}, {args.quality}", stats, {"written to": out, "look at it": next_line})
+    _show(f"{args.env}, {args.quality}", stats, {"data": out})
+    world = [w for n, v in options.items() for w in (f"--world.{n.replace('_', '-')}", v)]
+    learn = ["train", args.env, *world, "--dataset", out]
+    console.next_steps(["data", "describe", out], learn)
+    return 0
 
 
 def _check(args: Check) -> int:
     if args.show < -1:
         raise ValueError(f"--show {args.show}: it must be -1 or more")
+    console.phase("reading")
     logged = read(args.file, args.mapping)
     world = _plant(args.env)
     report = logged.check(world.plant.observation, world.plant.action) if world else logged.check()
@@ -171,22 +175,24 @@ def _check(args: Check) -> int:
         defects = [asdict(defect) for defect in shown]
         _print_json(known | {"counts": report.counts, "defects": defects})
     elif report.sound:
-        print(f"{args.file}: {report.rows:,} rows, no defects")
+        console.say(f"{args.file}: {report.rows:,} rows, no defects")
     else:
         from worldloom.replay.dataset_checks import KINDS
-        from worldloom.training.console import table
 
-        table(
+        console.table(
             f"{args.file}: {report.total:,} defects in {report.rows:,} rows",
             ["kind", "defects", "what is wrong"],
             [[kind, f"{count:,}", KINDS[kind]] for kind, count in report.counts.items()],
         )
         for defect in shown:
-            print(f"  {defect.kind}: {defect.message}")
+            console.say(f"  {defect.kind}: {defect.message}")
         if len(shown) < report.total:
-            print(f"  and {report.total - len(shown):,} more; --show -1 prints all")
+            console.say(f"  and {report.total - len(shown):,} more; --show -1 prints all")
     if not args.json and world is None and not logged.observation:
-        print("ranges were not checked: the file names none; name its plant by --env")
+        console.say("ranges were not checked: the file names none; name its plant by --env")
+    if not args.json and report.sound:
+        env = ["--env", args.env] if args.env else []
+        console.next_steps(["data", "describe", *_named(args), *env], *_conversion(args))
     return 0 if report.sound else 1
 
 
@@ -194,16 +200,37 @@ def _describe(args: Describe) -> int:
     from worldloom.suites.plant.data_figures import contents, figures, plant_logged
     from worldloom.suites.plant.data_page import write_page
 
+    console.phase("reading")
     logged = read(args.file, args.mapping)
     dataset = logged.dataset()
     world = _plant(args.env) or plant_logged(dataset)
+    console.phase("writing the page")
     described = contents(dataset, world, logged.observation, logged.action)
     out = args.out or Path(args.file).with_suffix(".html")
     page = write_page(out, described, logged.check(), args.file)
     stats = figures(described)
     if args.json:
         return _print_json({"file": args.file, "page": str(page), **stats})
-    return _show(args.file, stats, {"page": page})
+    _show(args.file, stats, {"page": page})
+    logged_of = dict(dataset.provenance) if world else {}
+    plant = args.env or logged_of.get("env")
+    if plant and args.file.endswith(".npz") and logged_of.get("options", "{}") == "{}":
+        console.next_steps(["train", plant, "--dataset", args.file])
+    else:
+        console.next_steps(*_conversion(args))
+    return 0
+
+
+def _named(args: Source) -> list[Any]:
+    """The file as a command names it, with what its columns mean."""
+    return [args.file, *(["--mapping", args.mapping] if args.mapping else [])]
+
+
+def _conversion(args: Source) -> list[list[Any]]:
+    """What makes an npz file of a CSV file, where there is none."""
+    out = Path(args.file).with_suffix(".npz")
+    unneeded = args.mapping is None or out.exists()
+    return [] if unneeded else [["data", "convert", *_named(args), "--out", out]]
 
 
 def _convert(args: Convert) -> int:
@@ -215,20 +242,22 @@ def _convert(args: Convert) -> int:
     if args.method is not None and args.resample is None:
         raise ValueError("convert: --method is for --resample SECONDS")
     resampling = {"seconds": args.resample, "method": args.method or "linear"}
+    console.phase("reading")
     dataset = read(args.file, args.mapping, **resampling).dataset()
+    console.phase("writing")
     if args.minari is None:
         written = dataset_files.save(dataset, str(args.out), force=args.force)
     else:
         written = minari.save(dataset, args.minari, force=args.force)
     if args.json:
         return _print_json({"file": str(written), "rows": dataset.size, "digest": dataset.digest})
-    print(f"{dataset.size:,} rows written to {written}")
+    console.say(f"{dataset.size:,} rows written to {written}")
+    console.next_steps(["data", "check", written])
     return 0
 
 
-def _show(title: str, stats: dict[str, Any], more: dict[str, Any]) -> int:
+def _show(title: str, stats: dict[str, Any], more: dict[str, Any]) -> None:
     from worldloom.report.axes import number
-    from worldloom.training.console import facts, table
 
     steps, returns = stats["steps"], stats["return"]
     ends = f"{stats['terminated']:,} ended, {stats['truncated']:,} ran out of time"
@@ -240,19 +269,16 @@ def _show(title: str, stats: dict[str, Any], more: dict[str, Any]) -> int:
         "mean return": f"{mean} ± {number(returns['std'])}, from {least} to {most}",
         "SHA-256": stats["digest"][:16],
     }
-    facts(title, known)
+    console.facts(title, known)
     if stats["limits"]:
         rows = []
         for limit in stats["limits"]:
             crossed = [f"{limit['rows']:,}", f"{limit['share']:.2%}", limit["episodes"]]
             rows.append([limit["limit"], *crossed, number(limit["worst"])])
-        table("limits", ["limit", "rows", "share", "episodes", "by at most"], rows)
-    facts("", more)
-    return 0
+        console.table("limits", ["limit", "rows", "share", "episodes", "by at most"], rows)
+    console.facts("written", more)
 
 
 def _print_json(value: Any) -> int:
-    from worldloom.core.files import plain
-
-    print(json.dumps(plain(value), indent=2), flush=True)
+    console.print_json(value)
     return 0

@@ -149,6 +149,8 @@ def plant_facts(world: PlantWorld) -> dict[str, Any]:
 class PlantFiles(Hook):
     """data.npz at a run's start; trajectories.npz and ope.json at its end."""
 
+    phase = "estimating"
+
     def on_start(self, run: Run) -> None:
         path = run.folder / DATA_FILE
         if run.config.algorithm.loop == "offline" and not path.is_file():

@@ -79,16 +79,14 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
 
 
 _WORLDS = {
-    "pipeline": "a gate whose water arrives twenty steps later, at a flow that keeps changing",
-    "dmsd": "two masses between springs and dampers, pushed to where they are wanted",
-    "simglucose": "insulin for a patient with diabetes who eats and whose body answers late",
-    "industrial-benchmark": (
-        "steer a machine between consumption and fatigue, with effects that come late"
-    ),
-    "reactor": "a stirred tank whose reaction heats itself and runs away when cooled too late",
-    "powergrid": "three areas that hold their frequency together while loads wander and jump",
-    "hvac": "four offices heated and cooled through weather, sun and people",
-    "water": "two tanks, a pump, a valve and chlorine for a town that must not run dry",
+    "pipeline": "a gate whose water arrives twenty steps later",
+    "dmsd": "two masses between springs, pushed to where they belong",
+    "simglucose": "insulin for a patient with diabetes, who answers late",
+    "industrial-benchmark": "a machine between consumption and fatigue, slow to react",
+    "reactor": "a stirred tank that runs away when it is cooled too late",
+    "powergrid": "three areas that hold their frequency while loads jump",
+    "hvac": "four offices heated and cooled through sun and weather",
+    "water": "two tanks that supply a town, which must not run dry",
 }
 
 SUITE = Suite(

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+from worldloom.training import console
 from worldloom.training.arguments import parse
 
 
@@ -18,6 +19,7 @@ def pushes(argv: list[str]) -> int:
         episodes: int | None = None
         """How many to play for each push; by default as many as in training."""
         seed: int = 0
+        """Of the episodes."""
         json: bool = False
         """Print the result as JSON."""
 
@@ -25,15 +27,13 @@ def pushes(argv: list[str]) -> int:
     import worldloom
     from worldloom.suites.robot.evaluate import push_ladder
 
+    console.phase("loading the run")
     run = worldloom.load(args.target)
+    console.phase("pushing")
     rungs = push_ladder(run, args.episodes, args.seed)
     if args.json:
-        import json
-
         summary = {"run": str(args.target), "steps": run.steps}
-        print(json.dumps(summary | {"pushes": [asdict(rung) for rung in rungs]}, indent=2))
+        console.print_json(summary | {"pushes": [asdict(rung) for rung in rungs]})
         return 0
-    from worldloom.training.console import facts
-
-    facts(f"{args.target}, step {run.steps:,}", dict(rung.line() for rung in rungs))
+    console.facts(f"{args.target}, step {run.steps:,}", dict(rung.line() for rung in rungs))
     return 0

@@ -46,6 +46,8 @@ _GRAPHICS = ("egl", "osmesa")
 class Pictures(Hook):
     """robot.gif and replay.html at the end of a run."""
 
+    phase = "filming"
+
     def on_end(self, run: "Run") -> None:
         # Who pressed Ctrl-C wants to leave.
         if not run.interrupted:

@@ -196,6 +196,8 @@ def _make_trainer(config: TrainConfig, problem: Problem) -> Any:
 class Ladder(Hook):
     """ladder.json: what pushes the trained robot takes, at the end of a run."""
 
+    phase = "pushing"
+
     def on_end(self, run: Run) -> None:
         if run.interrupted:
             return

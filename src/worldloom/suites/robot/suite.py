@@ -162,7 +162,7 @@ SUITE = Suite(
     worlds={
         "biped": World(
             "worldloom.suites.robot.world:make",
-            "a small biped that learns to stand, to take pushes and to walk",
+            "a small biped that learns to stand, take pushes and walk",
         ),
     },
     settings=RobotSettings,
