@@ -1,11 +1,11 @@
 """What pages about measurements share: ratios, warnings, and where figures come from."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from worldloom.report import page
 from worldloom.report.axes import number
+from worldloom.report.page import Part
 
 
 def times(value: float) -> str:
@@ -13,7 +13,7 @@ def times(value: float) -> str:
     return f"{number(value)}\u00d7"
 
 
-def warnings(result: Mapping[str, Any], content: str) -> str:
+def warnings(result: Mapping[str, Any], content: str) -> Part:
     """What to know before reading: nothing measured, a quick run, parts left out or failed."""
     lines = [] if result.get(content) else [f"The result has no {content}."]
     if result.get("quick"):
@@ -25,17 +25,16 @@ def warnings(result: Mapping[str, Any], content: str) -> str:
     return page.note("Before you read on", lines)
 
 
-def origin(result: Mapping[str, Any], title: str = "How it was measured") -> str:
+def origin(result: Mapping[str, Any], title: str = "How it was measured") -> Part:
     """How and where the figures were made: command, notes, machine and versions."""
-    parts = [page.command(str(result["command"]))] if result.get("command") else []
-    parts += [f"<p>{escape(str(note))}</p>" for note in result.get("notes") or ()]
-    tables = ""
+    command = page.command(str(result["command"])) if result.get("command") else None
+    tables = []
     for heading, name in (("Machine", "machine"), ("Versions", "versions")):
         given = result.get(name) or {}
         values = given if isinstance(given, Mapping) else {name: given}
-        tables += page.titled_settings(heading, values)
-    parts += [f'<div class="columns">{tables}</div>'] if tables else []
-    return page.section(title, *parts)
+        tables.append(page.titled_settings(heading, values))
+    notes = [str(note) for note in result.get("notes") or ()]
+    return page.section(title, command, notes, page.group("columns", *tables))
 
 
 def is_nested(value: Any) -> bool:

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 
 from worldloom.report import page
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.run_page import facts, film_figure, hero, inside, learning, thin, write_page
+from worldloom.report.page import Part
+from worldloom.report.run_page import facts, hero, inside, learning, thin, write_page
 from worldloom.report.runs import Row, Run, is_number, read_csv_tail, read_run
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
@@ -28,14 +28,14 @@ def write_report(folder: str | Path) -> Path:
     run = read_run(folder)
     film, films = run.path / FILM, training_films(run.path)
     turns = read_csv_tail(run.path / "turns.csv", run.unreadable)
-    missing, picture = [], ""
+    missing, picture = [], None
     if film.is_file():
-        picture = film_figure(film, "The trained agents, playing greedily.")
+        picture = page.film(film, "The trained agents, playing greedily.")
     else:
         missing.append(f"There is no film of the trained agents ({FILM}).")
         if films:
             steps, path = films.pop()
-            picture = film_figure(path, f"Training, step {steps:,}.")
+            picture = page.film(path, f"Training, step {steps:,}.")
     mode = str(run.settings.get("mode") or "")
     is_torch = mode == "torch_sequential"
     return write_page(
@@ -54,12 +54,12 @@ def write_report(folder: str | Path) -> Path:
     )
 
 
-def _agents(run: Run) -> str:
+def _agents(run: Run) -> Part:
     """Each agent's return, in the colour the agent has in the pictures."""
     returns = [row.get("agent_returns") or [] for row in run.metrics]
     count = max(map(len, returns), default=0)
     if not count:
-        return ""
+        return None
     lines = [
         Series(f"agent {agent}", *thin(run.column("steps"), _of(agent, returns), 40))
         for agent in range(count)
@@ -74,16 +74,14 @@ def _agents(run: Run) -> str:
         [agent, *(_mean(_of(agent, run.column(name)[-last:])) for name in names)]
         for agent in range(count)
     ]
-
-    y_label = "return of an episode"
-    draw = partial(
-        line_chart, lines, title="Return of each agent", x_label="steps", y_label=y_label
+    chart = line_chart(
+        lines, title="Return of each agent", x_label="steps", y_label="return of an episode"
     )
     head = [name.removeprefix("agent_").replace("_", " ") for name in names]
     return page.section(
         "Agent by agent",
-        page.figure(draw, "Means over stretches of training; colours as in the pictures."),
-        f"<h3>Means of the last {last} iterations</h3>" if last > 1 else "<h3>The end</h3>",
+        page.figure(chart, "Means over stretches of training; colours as in the pictures."),
+        page.heading(f"Means of the last {last} iterations" if last > 1 else "The end"),
         page.table(["agent", *head], rows),
     )
 
@@ -98,27 +96,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-def _turns(rows: list[Row]) -> str:
+def _turns(rows: list[Row]) -> Part:
     profile = turn_profile(rows)
     if profile is None:
-        return ""
+        return None
     columns = (profile[name] for name in ("turn", "mean", "stderr"))
-    line = with_error("reward of all agents ± s.e.", *columns)
-
-    def draw(width: int) -> str:
-        return line_chart(
-            [line],
-            title="Reward in each turn",
-            x_label="turn",
-            y_label="reward of all agents, ± s.e.",
-            include_zero=True,
-            width=width,
-            height=260,
-        )
-
+    chart = line_chart(
+        [with_error("reward of all agents ± s.e.", *columns, color="soft")],
+        title="Reward in each turn",
+        x_label="turn",
+        y_label="reward of all agents, ± s.e.",
+        include_zero=True,
+    )
     first, last = profile["iterations"]
     caption = f"Training iterations {first} to {last}." if first < last else f"Iteration {last}."
-    return page.section("Turn by turn", page.figure(draw, caption))
+    return page.section("Turn by turn", page.figure(chart, caption))
 
 
 def turn_profile(rows: list[Row], iterations: int = _TURN_ITERATIONS) -> dict[str, Any] | None:
@@ -157,10 +149,10 @@ def training_films(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(steps), path) for steps, path in numbered if steps.isdigit())
 
 
-def _films(films: list[tuple[int, Path]]) -> str:
+def _films(films: list[tuple[int, Path]]) -> Part:
     """A few films of the training, first to last."""
     if len(films) > _FILMS:
         chosen = [round(i * (len(films) - 1) / (_FILMS - 1)) for i in range(_FILMS)]
         films = [films[i] for i in chosen]
-    shown = "".join(film_figure(path, f"Step {steps:,}") for steps, path in films)
-    return page.section("On the way there", f'<div class="strip">{shown}</div>' if shown else "")
+    shown = (page.film(path, f"Step {steps:,}") for steps, path in films)
+    return page.section("On the way there", page.group("strip", *shown))

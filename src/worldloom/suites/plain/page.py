@@ -10,5 +10,5 @@ def write_report(folder: str | Path) -> Path:
     """Writes `report.html` into a run folder and returns its path."""
     run = read_run(folder)
     return write_page(
-        run, hero=hero(facts(run), ""), sections=[learning(run, "return"), inside(run)]
+        run, hero=hero(facts(run)), sections=[learning(run, "return"), inside(run)]
     )
