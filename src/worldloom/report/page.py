@@ -106,21 +106,21 @@ def figure(chart: Draw | Part, caption: str = "") -> Part:
     """A chart over the whole width; SVG is drawn twice, so that text keeps its size on phones."""
     if not callable(chart):
         return {"kind": "figure", "parts": [chart], "caption": caption} if chart else None
-    drawn = [svg(chart(width), name) for width, name in ((WIDE, "wide"), (NARROW, "narrow"))]
+    drawn = [raw(chart(width), name) for width, name in ((WIDE, "wide"), (NARROW, "narrow"))]
     return {"kind": "figure", "parts": drawn, "caption": caption}
 
 
 def pairs(charts: Sequence[Part]) -> Part:
     """Charts side by side, SVG of HALF a column; below each other where there is no room."""
-    shown = [svg(chart) if isinstance(chart, str) else chart for chart in charts if chart]
+    shown = [raw(chart) if isinstance(chart, str) else chart for chart in charts if chart]
     return group("pairs", *({"kind": "figure", "parts": [c], "caption": ""} for c in shown))
 
 
-def svg(text: str, style: str = "") -> Part:
-    """A picture that this package drew: the only text that is not escaped."""
+def raw(text: str, style: str = "") -> Part:
+    """Markup that this package made, such as SVG: the only text that is not escaped."""
     from markupsafe import Markup
 
-    return {"kind": "svg", "svg": Markup(text), "class": style}
+    return {"kind": "raw", "markup": Markup(text), "class": style}
 
 
 def film(path: Path, caption: str) -> Part:

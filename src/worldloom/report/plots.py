@@ -98,9 +98,7 @@ def line_chart(
         "height": height,
         "series": lines,
         "references": [[name, at] for name, at in references if not log_y or at > 0],
-        "shades": [
-            {"name": s.name, "color": css_color(s.color), "spans": s.spans} for s in shades
-        ],
+        "shades": [{"name": s.name, "color": css_color(s.color), "spans": s.spans} for s in shades],
     }
     said = [f"{title or y_label}: {y_label or 'lines'} over {x_label or 'x'}."]
     said += [_summary(line) for line in lines]
@@ -193,7 +191,8 @@ def bar_chart(
                 f"bars {group.name!r}: {len(group.values)} values for {len(labels)} labels"
             )
     inks = [_inks(i, group.color, len(labels)) for i, group in enumerate(groups)]
-    legend, used = svg.legend([g.name for g in groups], [(each + [""])[0] for each in inks], width)
+    first = [ink for each in inks for ink in each[:1]] or [""] * len(groups)
+    legend, used = svg.legend([group.name for group in groups], first, width)
     if baseline is None and not log:
         baseline = 0.0
     covered = [0.0, 100.0] * share + [at for _, at in references]

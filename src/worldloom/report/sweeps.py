@@ -66,7 +66,9 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> Part:
     label = "return in training, or loss"
     chart = line_chart(lines, x_label="steps", y_label=label, height=380)
     shown = f"The {len(lines)} best points." if len(rows) > len(lines) else ""
-    return page.section("On the way there", page.figure(chart, f"Means over seeds. {shown}".strip()))
+    return page.section(
+        "On the way there", page.figure(chart, f"Means over seeds. {shown}".strip())
+    )
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Part:

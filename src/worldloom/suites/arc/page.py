@@ -171,7 +171,7 @@ def _tasks(rows: Sequence[Mapping[str, str]], tasks: Mapping[str, Task], run: Ru
             cell = max(1, min(12, _SIDE // max(max(grid.shape) for grid in grids)))
             before, after = (cells(grid, cell) for grid in grids)
             demonstration = beside([before, arrow(16), after], 8, middle=True)
-            picture = page.svg(demonstration.svg(f"first demonstration of {name}", margin=1))
+            picture = page.raw(demonstration.svg(f"first demonstration of {name}", margin=1))
         counts = []
         for group in ("demos", "tests"):
             text = f"{row.get(f'{group}_solved')} of {row.get(group)}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from worldloom.report import page
-from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.page import Part
+from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.run_page import facts, hero, inside, learning, thin, write_page
 from worldloom.report.runs import Row, Run, is_number, read_csv_tail, read_run
 
