@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from worldloom.report import page
-from worldloom.report.page import Part
+from worldloom.report.axes import number
+from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.run_page import facts, hero, inside, learning, thin, write_page
-from worldloom.report.runs import Row, Run, is_number, read_csv_tail, read_run
+from worldloom.report.run_page import GREEDY, facts, hero, inside, learning, thin, write_page
+from worldloom.report.runs import Row, Run, column, is_number, read_csv_tail, read_run
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
 _FILMS = 3  # of the training, beside the one of the trained agents
@@ -36,22 +37,83 @@ def write_report(folder: str | Path) -> Path:
         if films:
             steps, path = films.pop()
             picture = page.film(path, f"Training, step {steps:,}.")
+    rivals = is_constant_sum(run)
     mode = str(run.settings.get("mode") or "")
     is_torch = mode == "torch_sequential"
     return write_page(
         run,
-        hero=hero(facts(run), picture),
+        hero=hero(_rival_facts(run) if rivals else facts(run), picture),
         sections=[
-            learning(run, "return of all agents together"),
+            _rivals(run) if rivals else learning(run, "return of all agents together"),
             inside(run),
             _agents(run),
-            _turns(turns),
+            None if rivals else _turns(turns),
             _films(films),
         ],
         tags=[mode],
         missing=missing,
         no_resume="Runs of torch_sequential cannot be resumed." if is_torch else "",
     )
+
+
+def is_constant_sum(run: Run) -> bool:
+    """Whether agents win what others lose: their sum is the same however they play."""
+    each = [value for row in run.metrics for value in row.get("agent_returns") or ()]
+    totals = run.column("return") + column(run.evals, "mean")
+    totals = [value for value in totals if is_number(value)]
+    size = max((abs(value) for value in each if is_number(value)), default=0.0)
+    return len(totals) > 1 and max(totals) - min(totals) <= 1e-3 * size
+
+
+def _rival_facts(run: Run) -> list[Fact]:
+    last = run.evals[-1] if run.evals else {}
+    items: list[Fact] = []
+    for name, title, below in (
+        ("against_random", "ahead of random", "return of an agent, half of them playing at random"),
+        ("paid", "payments", "in a greedy episode, such as tags"),
+    ):
+        if is_number(last.get(name)):
+            error = f"± {number(last.get(f'{name}_stderr'), 2)}"
+            items.append((title, number(last[name]), error, below))
+    return items + [
+        fact for fact in facts(run) if fact[0] not in ("greedy score", "training return")
+    ]
+
+
+def _rivals(run: Run) -> Part:
+    """Learning where the sum says nothing: against random agents, agent by agent, and payments."""
+    steps, evals = column(run.evals, "steps"), run.evals
+
+    def chart(name: str, title: str, references: Sequence[tuple[str, float]]) -> Part:
+        if not any(map(is_number, column(evals, name))):
+            return None
+        points = column(evals, name), column(evals, f"{name}_stderr")
+        line = with_error("greedy ± s.e.", steps, *points, dots=True, color=GREEDY)
+        return line_chart(
+            [line], title=title, x_label="steps", y_label=title, references=references,
+            include_zero=True,
+        )  # fmt: skip
+
+    means, errors = column(evals, "agents"), column(evals, "agents_stderr")
+    agents = [
+        with_error(f"agent {i}", steps, _of(i, means), _of(i, errors), dots=True)
+        for i in range(max((len(row or ()) for row in means), default=0))
+    ]
+    each = "return of each agent, greedy ± s.e."
+    total = number(next(v for v in run.column("return") + column(evals, "mean") if is_number(v)))
+    return page.section(
+        "Learning",
+        page.figure(
+            chart("against_random", "return of an agent ahead of random ones", [("random play", 0)])
+        ),
+        page.pairs([
+            line_chart(agents, title=each, x_label="steps", y_label=each) if agents else None,
+            chart("paid", "payments in an episode, such as tags", []),
+        ]),
+        text=f"What one agent wins another loses: together they get {total} however they play, "
+        "so that their sum is not drawn. Half of the agents play against others that act at "
+        "random; all of them against each other.",
+    )  # fmt: skip
 
 
 def _agents(run: Run) -> Part:
