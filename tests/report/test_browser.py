@@ -32,7 +32,7 @@ KINDS = {
     "rivals": (8, 0),
     "plain": (6, 0),
     "plant": (12, 2),
-    "data": (8, 14),
+    "data": (20, 0),
     "arc": (7, 4),
     "robot": (18, 2),
     "comparison": (2, 1),

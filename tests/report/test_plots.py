@@ -89,12 +89,6 @@ def test_ticks_of_a_constant_and_of_nothing():
     assert (empty.low, empty.high) == (0, 1)
 
 
-def test_there_is_no_tick_at_half_an_epoch():
-    scale = axes.scale([0, 1, 2, 3, 4], 0, 800, count=9, tight=True)
-    assert scale.ticks == (0, 1, 2, 3, 4)
-    assert 0.5 in axes.scale([0, 1, 2, 2.5], 0, 800, count=9, tight=True).ticks
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [

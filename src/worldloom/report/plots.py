@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from worldloom.report import svg
-from worldloom.report.axes import Scale, log_limits, nice_ticks, number, scale
+from worldloom.report.axes import log_limits, nice_ticks, number, scale
 from worldloom.report.colors import Color, css_color
 
 Number = float | int | None
@@ -264,94 +264,53 @@ def _mark(words: str, x: float, top: float, bottom: float, width: float) -> str:
 
 def histogram(
     values: np.ndarray,
-    width: int = 390,
     *,
-    title: str = "",
-    x_label: str = "",
-    span: tuple[float, float] | None = None,
+    title: str,
+    span: Span | None = None,
     marks: Sequence[tuple[str, float]] = (),
     what: str = "rows",
     color: Color = 0,
     bins: int = 40,
-    height: int = 150,
-) -> str:
-    """How often values (N,) lie in each of `bins` equal parts of their range.
+    height: int = 220,
+) -> dict[str, Any]:
+    """How often values (N,) lie in each of `bins` equal parts of their range, as a part of a page.
 
-    span: a range that is shown whole, even where no value lies. marks: named vertical lines.
+    span: a range that is shown whole, even where no value lies. marks: named values.
     """
     values = np.asarray(values, float).ravel()
     values = values[np.isfinite(values)]
-    low, high = _limits(np.concatenate([values, span or (), [at for _, at in marks]]))
-    counts, edges = np.histogram(values, bins, (low, high))
-    top, bottom = (24.0 if title else 6.0) + 16.0 * bool(marks), height - (46 if x_label else 26.0)
-    left, right = 6.0, width - 14.0
-    across = _axis((low, high), left, right)
-    tallest, total = max(int(counts.max()), 1), max(len(values), 1)
-    parts = [svg.text(0, 13, title)] * bool(title)
-    parts.append(svg.x_axis(across, None, bottom, x_label))
-    x = across(edges)
-    for i in np.flatnonzero(counts):
-        tall = max(1.5, (bottom - top) * counts[i] / tallest)
-        says = f"{number(edges[i])} to {number(edges[i + 1])}: {counts[i]:,} {what}"
-        says += f" ({counts[i] / total:.1%})"
-        wide = max(x[i + 1] - x[i] - 0.6, 0.8)
-        parts.append(
-            svg.rect(x[i], bottom - tall, wide, tall, svg.color(color), says, ' class="bar"')
-        )
-    for name, at in marks:
-        place = float(across(at))
-        anchor = "start" if place < (left + right) / 2 else "end"
-        parts.append(svg.line(place, top - 4, place, bottom, 0.7, ' stroke-dasharray="5 4"'))
-        parts.append(svg.text(place, top - 7, f"{name} {number(at)}", anchor, dim=True))
-    return svg.chart(parts, width, height, title or x_label)
+    limits = _limits(np.concatenate([values, span or (), [at for _, at in marks]]))
+    counts, edges = np.histogram(values, bins, limits)
+    bars = Series(what, edges.tolist(), [*counts.tolist(), None], color=color)
+    chart = line_chart([bars], title=title, y_label=title, include_zero=True, height=height)
+    chart["spec"] |= {"bars": len(values), "marks": [list(mark) for mark in marks]}
+    likeliest = int(counts.argmax())
+    low, high, first, last = (number(v) for v in (*limits, edges[likeliest], edges[likeliest + 1]))
+    said = f"{title}: {len(values):,} {what} from {low} to {high}, most from {first} to {last}."
+    return chart | {"summary": " ".join([said, *(f"{name}: {number(at)}." for name, at in marks)])}
 
 
 def density(
-    x: np.ndarray,
-    y: np.ndarray,
-    width: int = 390,
-    *,
-    x_label: str,
-    y_label: str,
-    color: Color = 0,
-    bins: int = 28,
-    height: int = 260,
-) -> str:
-    """How often two quantities (N,) occur together: the darker, the more often."""
+    x: np.ndarray, y: np.ndarray, *, x_label: str, y_label: str, color: Color = 0, bins: int = 28
+) -> dict[str, Any]:
+    """How often two quantities (N,) occur together, as a part of a page: darker is more often."""
     x, y = np.asarray(x, float), np.asarray(y, float)
     known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[known], y[known]
-    x_span, y_span = _limits(x), _limits(y)
-    counts, x_edges, y_edges = np.histogram2d(x, y, bins, (x_span, y_span))
-    top, bottom, right = 26.0, height - 46.0, width - 14.0
-    up = _axis(y_span, bottom, top)
-    left = svg.y_labels_width(up)
-    across = _axis(x_span, left, right)
-    most, total = max(counts.max(), 1.0), max(len(x), 1)
-    across_at, up_at = across(x_edges), up(y_edges)
-    parts = [svg.text(0, 13, y_label, dim=True)]
-    for i, j in np.argwhere(counts > 0).tolist():
-        # The root keeps rare places visible beside common ones.
-        shade = 0.08 + 0.92 * np.sqrt(counts[i, j] / most)
-        says = (
-            f"{x_label} {number(x_edges[i])} to {number(x_edges[i + 1])}, {y_label} "
-            f"{number(y_edges[j])} to {number(y_edges[j + 1])}: {counts[i, j] / total:.2%} of rows"
-        )
-        wide, tall = across_at[i + 1] - across_at[i], up_at[j] - up_at[j + 1]
-        box = (across_at[i], up_at[j + 1], wide, tall)
-        parts.append(svg.rect(*box, svg.color(color), says, f' opacity="{shade:.2f}"'))
-    parts += [svg.y_axis(up, left, right), svg.x_axis(across, None, bottom, x_label)]
-    return svg.chart(parts, width, height, f"{y_label} against {x_label}")
+    spans = _limits(x[known]), _limits(y[known])
+    counts, *edges = np.histogram2d(x[known], y[known], bins, spans)
+    cells = [
+        [float(f"{v:.5g}") for v in (*edges[0][i : i + 2], *edges[1][j : j + 2], counts[i, j])]
+        for i, j in np.argwhere(counts > 0)
+    ]
+    title = f"{y_label} against {x_label}"
+    chart = line_chart([], title=title, x_label=x_label, y_label=y_label, height=300)
+    chart["spec"] |= {"cells": cells, "span": spans[0], "range": spans[1]}
+    chart["spec"]["shades"] = [{"name": "rows", "color": css_color(color), "spans": []}]
+    filled = f"{title}: rows in {len(cells)} of {bins * bins} cells."
+    return chart | {"summary": filled}
 
 
-def _axis(span: tuple[float, float], start: float, end: float) -> Scale:
-    # A number between the ends says that ticks need not be whole ones.
-    between = span[0] + 0.37 * (span[1] - span[0])
-    count = max(4, int(abs(end - start) // 70))
-    return scale([*span, between], start, end, count=count, tight=True)
-
-
-def _limits(values: np.ndarray) -> tuple[float, float]:
+def _limits(values: np.ndarray) -> Span:
     """Smallest and largest, kept apart where they are the same, or where there are none."""
     if not len(values):
         return 0.0, 1.0

@@ -65,36 +65,18 @@ def rect(
     )
 
 
-def y_axis(up: Scale, left: float, right: float) -> str:
-    """Grid lines across the chart, labelled at their left ends."""
-    parts = []
-    for value, label in zip(up.ticks, tick_labels(up.ticks), strict=True):
-        y = float(up(value))
-        parts.append(line(left, y, right, y, 0.14))
-        parts.append(text(left - 8, y + 4, label, "end", dim=True))
-    return f'<g class="y-axis">{"".join(parts)}</g>'
-
-
-def x_axis(across: Scale, top: float | None, bottom: float, label: str) -> str:
-    """Ticks along the bottom; with `top`, grid lines up to it instead."""
+def x_axis(across: Scale, top: float, bottom: float, label: str) -> str:
+    """Grid lines from top to bottom, labelled below."""
     parts = []
     for value, words in zip(across.ticks, tick_labels(across.ticks), strict=True):
         x = float(across(value))
-        start, opacity = (bottom - 4, 0.5) if top is None else (top, 0.14)
-        parts.append(line(x, start, x, bottom, opacity))
+        parts.append(line(x, top, x, bottom, 0.14))
         # The outermost labels must not leave the picture.
         anchor = "start" if x < text_width(words) / 2 else "middle"
         parts.append(text(x, bottom + 17, words, anchor, dim=True))
-    if top is None:
-        parts.append(line(across.start, bottom, across.end, bottom, 0.5))
     if label:
         parts.append(text((across.start + across.end) / 2, bottom + 36, label, "middle", dim=True))
     return f'<g class="x-axis">{"".join(parts)}</g>'
-
-
-def y_labels_width(up: Scale) -> float:
-    """The room that the labels of a vertical axis need."""
-    return 14 + max(map(text_width, tick_labels(up.ticks)))
 
 
 def legend(names: Sequence[str], colors: Sequence[str], width: float) -> tuple[str, float]:

@@ -66,6 +66,13 @@ function clipped(u, draw) {
 }
 function under(u, spec) {
   clipped(u, (ctx, box) => {
+    const most = Math.max(...(spec.cells ?? []).map(cell => cell[4]));
+    for (const [x0, x1, y0, y1, count] of spec.cells ?? []) {
+      const left = u.valToPos(x0, "x", true), top = u.valToPos(y1, "y", true);
+      ctx.fillStyle = ink(spec.shades[0].color);
+      ctx.globalAlpha = 0.08 + 0.92 * Math.sqrt(count / most);  // rare places stay visible
+      ctx.fillRect(left, top, u.valToPos(x1, "x", true) - left, u.valToPos(y0, "y", true) - top);
+    }
     spec.shades.forEach((shade, i) => {
       if (!u.series[1 + spec.series.length + i].show) return;
       ctx.fillStyle = ink(shade.color);
@@ -85,6 +92,15 @@ function over(u, spec) {
     ctx.font = FONT.replace(/^[\d.]+/, size => size * px);
     ctx.lineWidth = px;
     ctx.setLineDash([5 * px, 4 * px]);
+    (spec.marks ?? []).forEach(([name, value]) => {
+      const x = u.valToPos(value, "x", true), left = x < box.left + box.width / 2;
+      ctx.beginPath();
+      ctx.moveTo(x, box.top);
+      ctx.lineTo(x, box.top + box.height);
+      ctx.stroke();
+      ctx.textAlign = left ? "left" : "right";
+      ctx.fillText(`${name} ${number(value, 3)}`, x + (left ? 5 : -5) * px, box.top + 11 * px);
+    });
     spec.references.forEach(([name, value], i) => {
       const y = u.valToPos(value, "y", true);
       ctx.beginPath();
@@ -117,7 +133,7 @@ function plot(box) {
   const said = make("span", box, {className: "said"});
   said.setAttribute("role", "status");
   const lines = spec.series, none = lines.every(line => !line.x.length);
-  const data = none ? [[0, 1], ...lines.map(() => [null, null])] : uPlot.join(lines.map(line => [line.x, line.y]));
+  const data = none ? [spec.span ?? [0, 1], ...lines.map(() => [null, null])] : uPlot.join(lines.map(line => [line.x, line.y]));
   const all = data[0], rows = lines.map(line => new Map(line.x.map((x, i) => [x, i])));
   let [first, last] = [all[0], all[all.length - 1]];
   if (first === last) [first, last] = spec.log[0] ? [first / 2, first * 2] : [first - 1, last + 1];
@@ -125,6 +141,7 @@ function plot(box) {
   const zoomed = ({scales: {x}}) => x.min != null && (x.min > first || x.max < last);
   const finite = column => column.flatMap((v, i) => v == null ? [] : [i]);
   const says = (line, i) => {
+    if (spec.bars) return `${number(line.y[i], 6)} (${(100 * line.y[i] / spec.bars).toFixed(1)} %)`;
     const half = line.low && line.high && line.low[i] != null && line.high[i] != null ? (line.high[i] - line.low[i]) / 2 : null;
     return number(line.y[i]) + (half == null ? "" : ` ± ${number(half, 2)}`);
   };
@@ -169,11 +186,12 @@ function plot(box) {
       {...axis, size: (u, values) => mono(values), space: 36, gap: 4, grid: {stroke: () => css("--line"), width: 1}, ticks: {show: false}},
     ],
     series: [
-      {label: spec.x_label || "x", value: (u, v) => number(v ?? all[all.length - 1], 6)},
+      {label: spec.x_label || (spec.bars ? "from" : "x"), value: (u, v) => number(v ?? all[all.length - (spec.bars ? 2 : 1)], 6)},
       ...lines.map((line, n) => ({
         label: line.name, stroke: () => ink(line.color), width: line.faint ? 1.2 : 2, alpha: line.faint ? 0.75 : 1,
         value: value(line, n),
-        points: {show: line.dots, size: 6, fill: () => ink(line.color), filter: () => line.dots ? null : lonely(line)},
+        ...(spec.bars ? {width: 0, fill: () => ink(line.color), paths: uPlot.paths.bars({align: 1, size: [1, Infinity], gap: 1})} : {}),
+        points: {show: line.dots, size: 6, fill: () => ink(line.color), filter: () => line.dots || spec.bars ? null : lonely(line)},
       })),
       ...spec.shades.map(shade => ({
         label: shade.name, scale: "on", stroke: () => ink(shade.color), fill: () => ink(shade.color), paths: () => null,

@@ -86,9 +86,14 @@ def _returns(data: Contents) -> Part:
     returns = data.returns
     if len(returns) < 2:
         return None
-    marks, label = [("mean", float(returns.mean()))], "return of an episode"
-    look: dict[str, Any] = {"what": "episodes", "height": 210, "color": "soft"}
-    spread = partial(histogram, returns, x_label=label, marks=marks, **look)
+    spread = histogram(
+        returns,
+        title="episodes by return",
+        marks=[("mean", float(returns.mean()))],
+        what="episodes",
+        color="soft",
+        height=260,
+    )
     points = thin(list(range(1, len(returns) + 1)), returns.tolist())
     label = "episode, in the order of logging"
     over_time = line_chart(
@@ -177,7 +182,6 @@ def _signals(data: Contents, stats: dict[str, Any]) -> Part:
             marks=_bounds(data, q.name),
             color=SIGNAL,
             span=(q.low, q.high) if q.declared else None,
-            height=165,
         )
         for i, q in enumerate(data.observation[:SHOWN])
     ]
