@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages.results import is_nested, times, warnings
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.measured import is_nested, origin, times, warnings
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+from worldloom.report.run_page import origin
 
 _COLUMNS = {
     "run": "run",

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.report import page
-from worldloom.report.measured import is_nested, origin, times, warnings
+from worldloom.report.axes import number
 from worldloom.report.plots import Bars, bar_chart
+from worldloom.report.run_page import origin
 
 # Suites whose module of this package has `sections(raw)` of its own.
 _SUITES = ("arc", "robot", "plant")
@@ -92,3 +93,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {page.shown(v)}" for name, v in value.items())
     return value if isinstance(value, int | float) or value is None else page.shown(value)
+
+
+def times(value: float) -> str:
+    """A ratio for people, with a multiplication sign."""
+    return f"{number(value)}\u00d7"
+
+
+def warnings(result: Mapping[str, Any], content: str) -> page.Part:
+    """What to know before reading: nothing measured, a quick run, parts left out or failed."""
+    lines = [] if result.get(content) else [f"The result has no {content}."]
+    if result.get("quick"):
+        lines.append("A quick run, to see that it works: its figures mean nothing.")
+    for name, reason in dict(result.get("skipped") or {}).items():
+        lines.append(f"{name} is left out: {reason}")
+    for name, reason in dict(result.get("errors") or {}).items():
+        lines.append(f"{name} failed: {reason}")
+    return page.note("Before you read on", lines)
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is an object, or a list of objects: a table of its own."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(row, Mapping) for row in value)
+    return isinstance(value, Mapping) and bool(value)

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,18 @@ def share_error(share: Any, count: int) -> float | None:
     """The standard error of a share of `count` independent cases; None if one is not known."""
     known = is_number(share) and 0.0 <= share <= 1.0 and count > 0
     return math.sqrt(share * (1.0 - share) / count) if known else None
+
+
+def origin(result: Mapping[str, Any], title: str = "How it was measured") -> Part:
+    """How and where the figures were made: command, notes, machine and versions."""
+    command = page.command(str(result["command"])) if result.get("command") else None
+    tables = []
+    for heading, name in (("Machine", "machine"), ("Versions", "versions")):
+        given = result.get(name) or {}
+        values = given if isinstance(given, Mapping) else {name: given}
+        tables.append(page.titled_settings(heading, values))
+    notes = [str(note) for note in result.get("notes") or ()]
+    return page.section(title, command, notes, page.group("columns", *tables))
 
 
 def _about_run(run: Run) -> Part:

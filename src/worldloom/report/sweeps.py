@@ -8,10 +8,9 @@ from typing import Any
 
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.measured import origin
 from worldloom.report.page import Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
-from worldloom.report.run_page import thin
+from worldloom.report.run_page import origin, thin
 from worldloom.report.runs import column
 
 _LINES = 8  # more learning curves than this are no longer told apart

@@ -165,10 +165,10 @@ function plot(box) {
   const group = box.closest(".pairs");
   const u = new uPlot({
     width: box.clientWidth, height: spec.height - 50, padding: [8, 12, 0, 0],
-    legend: {markers: {width: 0, fill: (u, s) => ink((lines[s - 1] ?? spec.shades[s - 1 - lines.length]).color)}},
+    legend: {show: !spec.cells, markers: {width: 0, fill: (u, s) => ink((lines[s - 1] ?? spec.shades[s - 1 - lines.length]).color)}},
     cursor: {
       dataIdx: nearest, drag: {x: true, y: false}, points: {size: 8},
-      ...(group ? {sync: {key: `${[...document.querySelectorAll(".pairs")].indexOf(group)} ${spec.x_label}`}} : {}),
+      ...(group && spec.x_label && !spec.cells ? {sync: {key: `${[...document.querySelectorAll(".pairs")].indexOf(group)} ${spec.x_label}`}} : {}),
       bind: {dblclick: () => () => reset()},
     },
     scales: {
