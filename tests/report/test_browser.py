@@ -33,8 +33,8 @@ KINDS = {
     "plain": (6, 0),
     "plant": (12, 2),
     "data": (20, 0),
-    "arc": (7, 4),
-    "robot": (18, 2),
+    "arc": (8, 4),
+    "robot": (19, 2),
     "comparison": (2, 1),
     "sweep": (1, 1),
     "modes": (1, 2),
@@ -47,9 +47,10 @@ def made_pages(run_folder, folder):
     rivals = make_grid_run(folder / "rivals", iterations=8, films=False)
     for name, column in (("metrics", "return"), ("eval", "mean")):
         rows = [json.loads(line) for line in (rivals / f"{name}.jsonl").read_text().splitlines()]
-        more = {column: -5.0, "agents": [1, -2, -1, -4, 1], "agents_stderr": [0.1] * 5}
-        more |= {"paid": 9.5, "paid_stderr": 0.5, "against_random": 0.7}
-        more |= {"against_random_stderr": 0.2}
+        more = {column: -5.0}
+        if name == "eval":
+            more |= {"agents": [1, -2, -1, -4, 1], "agents_stderr": [0.1] * 5, "paid": 9.5}
+            more |= {"paid_stderr": 0.5, "against_random": 0.7, "against_random_stderr": 0.2}
         text = "".join(json.dumps(row | more) + "\n" for row in rows)
         (rivals / f"{name}.jsonl").write_text(text)
     plain = shutil.copytree(run_folder, folder / "plain")
