@@ -198,8 +198,10 @@ def test_empty_charts_are_charts():
     for chart in (
         bar_chart([], []),
         bar_chart(["a"], [Bars("", [None])], log=True),
+        bar_chart(["a"], [Bars("", [1.0], errors=[math.nan])]),
     ):
         assert parse(chart).tag == SVG + "svg"
+        assert "nan" not in chart
 
 
 def test_columns_of_different_lengths_are_refused_by_name():

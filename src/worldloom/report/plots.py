@@ -165,6 +165,11 @@ class Bars:
     color: Color | Sequence[Color] | None = None  # one, or one for each label
     errors: Sequence[Number] | None = None  # standard errors
 
+    def error(self, i: int) -> float | None:
+        """The error of bar `i`; None if it is not known."""
+        error = self.errors[i] if self.errors else None
+        return error if error is not None and math.isfinite(error) else None
+
 
 def bar_chart(
     labels: Sequence[str],
@@ -197,8 +202,9 @@ def bar_chart(
         baseline = 0.0
     covered = [0.0, 100.0] * share + [at for _, at in references]
     for group in groups:
-        for value, error in zip(group.values, group.errors or [None] * len(labels), strict=True):
-            covered += [] if value is None else [value - (error or 0.0), value + (error or 0.0)]
+        for i, value in enumerate(group.values):
+            reach = group.error(i) or 0.0
+            covered += [] if value is None else [value - reach, value + reach]
     covered += [] if baseline is None else [baseline]
     widest = max(map(svg.text_width, labels), default=0.0)
     # Where long labels would crowd out the bars they get a line of their own.
@@ -229,7 +235,7 @@ def bar_chart(
                 parts.append(svg.text(origin + 6, y_bar + 14, "not measured", dim=True))
                 continue
             box = (min(origin, end), y_bar + 1, max(abs(end - origin), 1.5), _THICKNESS - 3)
-            error = group.errors[i] if group.errors else None
+            error = group.error(i)
             said = show(value) + (f" ± {number(error, 2)}" if error is not None else "")
             says = f"{label}{' · ' * bool(group.name)}{group.name}: {said}"
             parts.append(svg.rect(*box, ink[i], says, ' class="bar" rx="3"'))
