@@ -167,7 +167,10 @@ def test_all_images_are_loaded(visit):
 
 PAPER_AND_INK = """() => {
     const canvas = document.querySelector('.plot canvas');
-    const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+    const copy = new OffscreenCanvas(canvas.width, canvas.height);
+    const context = copy.getContext('2d', {willReadFrequently: true});
+    context.drawImage(canvas, 0, 0);
+    const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
     let darkest = 255, lightest = 0;
     for (let i = 0; i < pixels.length; i += 4) {
         if (pixels[i + 3] < 250) continue;

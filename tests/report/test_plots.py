@@ -151,8 +151,8 @@ def test_a_log_axis_leaves_out_what_it_cannot_show():
 
 def test_an_axis_is_never_shorter_than_the_noise_of_what_it_shows():
     rounding = spec(Series("sum", range(3), [-5.000001, -5.0, -4.999999]))
-    low, high = rounding["range"]
-    assert high - low >= 5e-4
+    assert rounding["range"][0] <= -5
+    assert rounding["range"][1] == 0
     low, high = spec(Series("sum", range(2), [0.0, 1e-6]), noise=0.1)["range"]
     assert high - low >= 0.1
     constant = spec(Series("c", range(2), [0.0, 0.0]))["range"]

@@ -138,8 +138,8 @@ def _y_range(values: list[float], share: bool, log: bool, noise: float) -> tuple
         return *(log_limits(min(positive), max(positive)) if positive else (1.0, 10.0)), 0.0
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     shortest = max(noise, _ROUNDING * max(abs(low), abs(high)))
-    if high - low < shortest:
-        low, high = (low + high - shortest) / 2, (low + high + shortest) / 2
+    if high - low < shortest:  # nothing but rounding: seen from zero, and a constant as such
+        low, high = min(low, -noise / 2, 0.0), max(high, noise / 2, 0.0)
     ticks = nice_ticks(low, high)
     return ticks[0], ticks[-1], shortest
 

@@ -26,7 +26,7 @@ LABELS = {
     "explained_variance": "explained variance of the returns",
     "length": "length of episodes",
 }
-_SHARES = ("epsilon", "clip_fraction")  # shown in per cent
+_SHARES = ("epsilon", "clip_fraction", "solved")  # shown in per cent
 # Not charts of their own: counters, and what the learning curve shows.
 _NO_CHARTS = ("iteration", "steps", "seconds", "episodes", "return")
 
