@@ -122,11 +122,6 @@ def _curves(
         with_error(row.run.path.name, *(column(row.run.evals, n) for n in (over, "mean", "stderr")))
         for row in rows
     ]
-    chart = line_chart(
-        lines,
-        x_label=label,
-        y_label="evaluation score ± s.e.",
-        references=list(references.items()),
-        height=380,
-    )
+    look: dict[str, Any] = {"references": list(references.items()), "height": 380}
+    chart = line_chart(lines, label, "evaluation score ± s.e.", **look)
     return page.section(f"Score over {over}", page.figure(chart))

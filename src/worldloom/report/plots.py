@@ -67,10 +67,10 @@ def with_error(
 
 def line_chart(
     series: Sequence[Series],
-    *,
-    title: str = "",
     x_label: str = "",
     y_label: str = "",
+    *,
+    title: str = "",
     log_x: bool = False,
     log_y: bool = False,
     references: Sequence[tuple[str, float]] = (),
@@ -252,9 +252,9 @@ def bar_chart(
 
 def _inks(i: int, given: Color | Sequence[Color] | None, count: int) -> list[str]:
     """The colours of a group's bars, one for each label."""
-    several = isinstance(given, Sequence) and not isinstance(given, str)
-    inks = list(given) if several else [i if given is None else given] * count
-    return [svg.color(ink) for ink in inks]
+    if given is None or isinstance(given, int | str):
+        given = [i if given is None else given] * count
+    return [svg.color(ink) for ink in given]
 
 
 def _mark(words: str, x: float, top: float, bottom: float, width: float) -> str:

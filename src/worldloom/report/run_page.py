@@ -142,9 +142,9 @@ def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps
         if lines and any(map(is_number, [*run.column(over), *column(run.evals, over)])):
             chart = line_chart(
                 lines,
+                label,
+                y_label,
                 title="Learning curve" if over == "steps" else "Learning curve over time",
-                x_label=label,
-                y_label=y_label,
                 references=run.reference_scores(),
                 height=380 if over == "steps" else 300,
             )
@@ -182,16 +182,9 @@ def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") ->
         share = name in _SHARES
         if share:
             values = percent(values)
-        chart = line_chart(
-            [Series(name.replace("_", " "), *thin(run.column("steps"), values), color=TRAINING)],
-            title=label,
-            x_label=unit,
-            y_label=label + " (log)" * log + ", %" * share,
-            log_y=log,
-            share=share,
-            height=250,
-        )
-        charts.append(chart)
+        line = Series(name.replace("_", " "), *thin(run.column("steps"), values), color=TRAINING)
+        look: dict[str, Any] = {"title": label, "log_y": log, "share": share, "height": 250}
+        charts.append(line_chart([line], unit, label + " (log)" * log + ", %" * share, **look))
     return page.section("Inside the learners", page.pairs(charts))
 
 

@@ -62,8 +62,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> Part:
         lines.append(Series(_label(row), *thin(steps, row["curve"])))
     if not lines:
         return None
-    label = "return in training, or loss"
-    chart = line_chart(lines, x_label="steps", y_label=label, height=380)
+    chart = line_chart(lines, "steps", "return in training, or loss", height=380)
     shown = f"The {len(lines)} best points." if len(rows) > len(lines) else ""
     return page.section(
         "On the way there", page.figure(chart, f"Means over seeds. {shown}".strip())

@@ -115,19 +115,12 @@ def _learning(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
         "references": [(f"{n}, demonstrations", r) for n, r in rates.items() if r is not None],
         "share": True,
     }
-    curve = line_chart(
-        [*greedy("steps"), training], title="Learning curve", x_label="steps", **shares, height=380
-    )
-    seconds = "seconds of training"
-    by_time = line_chart(
-        greedy("seconds"), title="Solved by seconds of training", x_label=seconds, **shares
-    )
-    by_step = line_chart(
-        [Series("return", *thin(run.column("steps"), run.column("return")), color=TRAINING)],
-        title="Return",
-        x_label="steps",
-        y_label="return of training episodes",
-    )
+    lines = [*greedy("steps"), training]
+    curve = line_chart(lines, "steps", title="Learning curve", **shares, height=380)
+    time = "seconds of training"
+    by_time = line_chart(greedy("seconds"), time, title=f"Solved by {time}", **shares)
+    returned = Series("return", *thin(run.column("steps"), run.column("return")), color=TRAINING)
+    by_step = line_chart([returned], "steps", "return of training episodes", title="Return")
     caption = (
         "Every pair is played once with the likeliest actions; an episode is solved by a correct "
         "submission. Test pairs are never trained on. Training episodes explore."

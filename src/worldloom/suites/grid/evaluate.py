@@ -13,6 +13,7 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import run_episode_batch
+from worldloom.core.spaces import Discrete
 from worldloom.core.transforms import base_state, batch
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.training.evaluate import standard_error
@@ -114,9 +115,9 @@ class GridEvaluator:
             action = self.act(params, obs, key, explore=explore)
             if not half:
                 return action, ()
-            random = draws.integers(
-                jax.random.fold_in(key, 1), action.shape, self.env.spec.action.n
-            )
+            space = self.env.spec.action
+            assert isinstance(space, Discrete), "a gridworld's actions are numbered"
+            random = draws.integers(draws.split(key)[1], action.shape, space.n)
             return jnp.where(is_random, random.astype(action.dtype), action), ()
 
         amount = self.env.spec.num_agents

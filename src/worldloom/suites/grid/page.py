@@ -89,10 +89,7 @@ def _rivals(run: Run) -> Part:
             return None
         points = column(evals, name), column(evals, f"{name}_stderr")
         line = with_error("greedy ± s.e.", steps, *points, dots=True, color=GREEDY)
-        return line_chart(
-            [line], title=title, x_label="steps", y_label=title, references=references,
-            include_zero=True,
-        )  # fmt: skip
+        return line_chart([line], "steps", title, references=references, include_zero=True)
 
     means, errors = column(evals, "agents"), column(evals, "agents_stderr")
     agents = [
@@ -107,7 +104,7 @@ def _rivals(run: Run) -> Part:
             chart("against_random", "return of an agent ahead of random ones", [("random play", 0)])
         ),
         page.pairs([
-            line_chart(agents, title=each, x_label="steps", y_label=each) if agents else None,
+            line_chart(agents, "steps", each) if agents else None,
             chart("paid", "payments in an episode, such as tags", []),
         ]),
         text=f"What one agent wins another loses: together they get {total} however they play, "
@@ -136,9 +133,7 @@ def _agents(run: Run) -> Part:
         [agent, *(_mean(_of(agent, run.column(name)[-last:])) for name in names)]
         for agent in range(count)
     ]
-    chart = line_chart(
-        lines, title="Return of each agent", x_label="steps", y_label="return of an episode"
-    )
+    chart = line_chart(lines, "steps", "return of an episode", title="Return of each agent")
     head = [name.removeprefix("agent_").replace("_", " ") for name in names]
     return page.section(
         "Agent by agent",
@@ -163,13 +158,9 @@ def _turns(rows: list[Row]) -> Part:
     if profile is None:
         return None
     columns = (profile[name] for name in ("turn", "mean", "stderr"))
-    chart = line_chart(
-        [with_error("reward of all agents ± s.e.", *columns, color="soft")],
-        title="Reward in each turn",
-        x_label="turn",
-        y_label="reward of all agents, ± s.e.",
-        include_zero=True,
-    )
+    line = with_error("reward of all agents ± s.e.", *columns, color="soft")
+    look: dict[str, Any] = {"title": "Reward in each turn", "include_zero": True}
+    chart = line_chart([line], "turn", line.name, **look)
     first, last = profile["iterations"]
     caption = f"Training iterations {first} to {last}." if first < last else f"Iteration {last}."
     return page.section("Turn by turn", page.figure(chart, caption))

@@ -105,14 +105,13 @@ def returns(run: Run, logged: Log | None) -> Part:
         for name, rows, ink in ways:
             points = (column(evals, over), column(rows, "return"), column(rows, "return_stderr"))
             lines.append(with_error(f"{name} ± s.e.", *points, color=ink, dots=True))
-        references = mean + run.reference_scores()
-        labels = {"title": title, "x_label": label, "y_label": "return of an episode"}
-        return line_chart(lines, **labels, references=references, height=height)
+        look: dict[str, Any] = {"references": mean + run.reference_scores(), "height": height}
+        return line_chart(lines, label, "return of an episode", title=title, **look)
 
     def small(label: str, *lines: tuple[str, Sequence[Any], int]) -> Part:
         x = column(evals, "steps")
         drawn = [Series(n, x, in_percent(v), color=ink, dots=True) for n, v, ink in lines]
-        return line_chart(drawn, x_label=unit, y_label=label, share=True, height=270)
+        return line_chart(drawn, unit, label, share=True, height=270)
 
     def crossed(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
         shares = [[v for v in row.get("violated") or () if v is not None] for row in rows]

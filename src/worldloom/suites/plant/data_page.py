@@ -96,9 +96,7 @@ def _returns(data: Contents) -> Part:
     )
     points = thin(list(range(1, len(returns) + 1)), returns.tolist())
     label = "episode, in the order of logging"
-    over_time = line_chart(
-        [Series("return", *points, color="soft")], x_label=label, y_label="return"
-    )
+    over_time = line_chart([Series("return", *points, color="soft")], label, "return")
     trend = "A trend means that the plant, or whoever ran it, changed meanwhile."
     return page.section(
         "Returns",
@@ -234,8 +232,7 @@ def _episode(data: Contents) -> Part:
         room = 2 * (high - low)  # a limit farther away is not worth its room on the axis
         near = [(name, at) for name, at in bounds if low - room <= at <= high + room]
         line = Series(quantity.name, x, y, color=color)
-        labels: dict[str, Any] = {"x_label": "step", "y_label": quantity.label}
-        return line_chart([line], **labels, references=near, height=220)
+        return line_chart([line], "step", quantity.label, references=near, height=220)
 
     charts = [
         chart(q, data.columns["action"][rows, i], ACTION, []) for i, q in enumerate(data.action[:4])

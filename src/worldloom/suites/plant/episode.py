@@ -96,8 +96,8 @@ def over_time(
     )
     shades = _shade("filter acts", clock, acts & ~emergency, ACTS)
     shades += _shade("emergency action", clock, emergency, EMERGENCY)
-    labels: dict[str, Any] = {"x_label": f"time, {clock.unit}", "y_label": label}
-    return line_chart(lines, **labels, references=references, shades=shades, height=290)
+    look: dict[str, Any] = {"references": references, "shades": shades, "height": 290}
+    return line_chart(lines, f"time, {clock.unit}", label, **look)
 
 
 def margins(both: Both, facts: PlantFacts, episode: int) -> Part:

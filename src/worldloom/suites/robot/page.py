@@ -203,9 +203,7 @@ def _chart(lines: Sequence[Series], label: str, **options: Any) -> Part:
     """A small chart; nothing if it would have no line."""
     if not lines:
         return None
-    return line_chart(
-        lines, **({"title": label, "y_label": label, "x_label": _STEPS, "height": 260} | options)
-    )
+    return line_chart(lines, **({"x_label": _STEPS, "y_label": label, "height": 260} | options))
 
 
 def _progress(run: Run) -> Part:
