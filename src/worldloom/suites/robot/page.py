@@ -21,10 +21,10 @@ _ENGINES = {"CEngine": "C engine", "MjxEngine": "MJX", "LoopEngine": "MuJoCo in 
 _STEPS = "steps of all worlds"
 # Metrics of the learner that are shown: of PPO, then of SAC and TD3.
 _INSIDE = ("kl", "clip_fraction", "entropy", "explained_variance")
+_INSIDE_OFF_POLICY = ("critic_loss", "actor_loss", "q", "temperature")
 # Colours, the same in every chart: falls of this robot, its speed, one that holds its pose, the
 # gait, and both sides of the discriminator.
 _UP, _FAST, _HELD, _GAIT, _REFERENCE, _POLICY = 0, 1, 7, 4, 6, 2
-_INSIDE_OFF_POLICY = ("critic_loss", "actor_loss", "q", "temperature")
 
 
 def write_report(folder: str | Path) -> Path:
