@@ -1,6 +1,7 @@
 """What `worldloom bench algos` measured: speeds and scores of both sides, task by task."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from worldloom.report import page
@@ -13,27 +14,23 @@ _PLAYERS = {
 }
 
 
-def sections(raw: Mapping[str, Any]) -> list[str]:
+def sections(raw: Mapping[str, Any]) -> list[page.Part]:
     """The sections of a benchmark's page; tasks that were not measured are left out."""
     tasks = {name: runs for name, task in raw.items() if (runs := _runs(task))}
     if not tasks:
         return []
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            [name.replace("_", " ") for name in tasks],
-            [
-                Bars(
-                    name, [runs.get(player, {}).get("steps_per_second") for runs in tasks.values()]
-                )
-                for player, name in _PLAYERS.items()
-            ],
-            title="Training",
-            axis_label="environment steps per second, learning included (log)",
-            log=True,
-            show=lambda value: f"{value:,.0f}",
-            width=width,
-        )
+    draw = partial(
+        bar_chart,
+        [name.replace("_", " ") for name in tasks],
+        [
+            Bars(name, [runs.get(player, {}).get("steps_per_second") for runs in tasks.values()])
+            for player, name in _PLAYERS.items()
+        ],
+        title="Training",
+        axis_label="environment steps per second, learning included (log)",
+        log=True,
+        show=lambda value: f"{value:,.0f}",
+    )
 
     rows = [
         [

@@ -1,6 +1,7 @@
 """What `worldloom bench arc` measured, as charts and tables that can go into a paper."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from worldloom.report import page
@@ -31,7 +32,7 @@ _RATES = {
 }
 
 
-def sections(raw: Mapping[str, Any]) -> list[str]:
+def sections(raw: Mapping[str, Any]) -> list[page.Part]:
     """The sections of a benchmark's page; those that were not measured are left out."""
     made = {"speed": _speed, "curve": _curve, "parts": _parts, "learning": _learning}
     return [make(raw[name]) for name, make in made.items() if raw.get(name)]
@@ -44,24 +45,22 @@ def _name(player: str, batch: Any) -> str:
     return _PLAYERS[player].format(worlds=worlds)
 
 
-def _speed(raw: Mapping[str, Any]) -> str:
+def _speed(raw: Mapping[str, Any]) -> page.Part:
     """Every player's steps per second: the median of its blocks, and what it needed."""
     speeds = raw.get("steps_per_second") or {}
     timed, known = raw.get("seconds_per_step") or {}, raw.get("facts") or {}
     labels = [_name(player, raw.get("batch")) for player in speeds]
     if not labels:
         return ""
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            labels,
-            [Bars("", list(speeds.values()))],
-            title="Steps per second",
-            axis_label="environment steps per second (log)",
-            log=True,
-            show=_whole,
-            width=width,
-        )
+    draw = partial(
+        bar_chart,
+        labels,
+        [Bars("", list(speeds.values()))],
+        title="Steps per second",
+        axis_label="environment steps per second (log)",
+        log=True,
+        show=_whole,
+    )
 
     rows, blocks = [], 0
     for label, (player, speed) in zip(labels, speeds.items(), strict=True):
@@ -93,10 +92,12 @@ def _speed(raw: Mapping[str, Any]) -> str:
     ]
     caption = f"Counted are {raw['unit']}." if raw.get("unit") else ""
     caption += f" Medians of {blocks} blocks, taken in turn." if blocks else ""
-    return page.section("Steps per second", page.figure(draw, caption), _table(head, rows))
+    return page.section(
+        "Steps per second", page.figure(draw, caption), page.measured_table(head, rows)
+    )
 
 
-def _curve(raw: Mapping[str, Any]) -> str:
+def _curve(raw: Mapping[str, Any]) -> page.Part:
     """Steps per second over the number of worlds, a line for each task set."""
     sets = {name: sorted(rows, key=lambda row: row["batch"]) for name, rows in raw.items() if rows}
     lines = [
@@ -105,18 +106,15 @@ def _curve(raw: Mapping[str, Any]) -> str:
     ]
     if not lines:
         return ""
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Steps per second over worlds",
-            x_label="worlds (log)",
-            y_label="environment steps per second (log)",
-            log_x=True,
-            log_y=True,
-            width=width,
-            height=340,
-        )
+    draw = line_chart(
+        lines,
+        title="Steps per second over worlds",
+        x_label="worlds (log)",
+        y_label="environment steps per second (log)",
+        log_x=True,
+        log_y=True,
+        height=380,
+    )
 
     costs = {
         "steps_per_second": "Steps per second",
@@ -124,11 +122,11 @@ def _curve(raw: Mapping[str, Any]) -> str:
         "scratch_mb": "Scratch memory, MB",
         "bytes_per_world": "Bytes a world",
     }
-    tables = [f"<h3>{title}</h3>{_by_batch(sets, name)}" for name, title in costs.items()]
+    tables = [[page.heading(title), _by_batch(sets, name)] for name, title in costs.items()]
     return page.section("More worlds", page.figure(draw), *tables)
 
 
-def _by_batch(sets: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> str:
+def _by_batch(sets: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> page.Part:
     """A row for each number of worlds, a column for each task set."""
     found = {(s, row["batch"]): row.get(name) for s, rows in sets.items() for row in rows}
     show = _rounded if name == "steps_per_second" else lambda value: value
@@ -139,7 +137,7 @@ def _by_batch(sets: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> str
     )
 
 
-def _parts(raw: Mapping[str, Any]) -> str:
+def _parts(raw: Mapping[str, Any]) -> page.Part:
     """What each design choice is worth: steps per second with it and without it."""
     ablation = raw.get("ablation") or {}
     speeds = ablation.get("steps_per_second") or {}
@@ -147,20 +145,18 @@ def _parts(raw: Mapping[str, Any]) -> str:
     chosen = {what: pair for what, pair in _CHOICES.items() if any(name in speeds for name in pair)}
     figure = ""
     if chosen:
-
-        def draw(width: int) -> str:
-            return bar_chart(
-                list(chosen),
-                [
-                    Bars("with it", [speeds.get(has) for has, _ in chosen.values()]),
-                    Bars("without it", [speeds.get(lacks) for _, lacks in chosen.values()]),
-                ],
-                title="What each choice is worth",
-                axis_label="steps per second (log)",
-                log=True,
-                show=_whole,
-                width=width,
-            )
+        draw = partial(
+            bar_chart,
+            list(chosen),
+            [
+                Bars("with it", [speeds.get(has) for has, _ in chosen.values()]),
+                Bars("without it", [speeds.get(lacks) for _, lacks in chosen.values()]),
+            ],
+            title="What each choice is worth",
+            axis_label="steps per second (log)",
+            log=True,
+            show=_whole,
+        )
 
         batch = ablation.get("batch")
         figure = page.figure(draw, f"{batch:,} worlds at 30x30." if batch else "")
@@ -179,11 +175,11 @@ def _parts(raw: Mapping[str, Any]) -> str:
         "without it, s",
     ]
     again = raw.get("recompilations_in_steady_state")
-    said = "" if again is None else f"<p>Recompilations in steady state: {again}.</p>"
-    return page.section("What each choice is worth", figure, _table(head, rows), said)
+    said = "" if again is None else f"Recompilations in steady state: {again}."
+    return page.section("What each choice is worth", figure, page.measured_table(head, rows), said)
 
 
-def _learning(raw: Mapping[str, Any]) -> str:
+def _learning(raw: Mapping[str, Any]) -> page.Part:
     """What PPO solves, over its training time and of each task."""
     curve: Sequence[Mapping[str, Any]] = raw.get("curve") or []
     seconds = _column(curve, "seconds")
@@ -192,17 +188,14 @@ def _learning(raw: Mapping[str, Any]) -> str:
         for rate, name in _RATES.items()
         if any(row.get(rate) is not None for row in curve)
     ]
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Solved over training time",
-            x_label="seconds of training, compilation and evaluation apart",
-            y_label="solved by the greedy agent, %",
-            include_zero=True,
-            width=width,
-            height=320,
-        )
+    draw = line_chart(
+        lines,
+        title="Solved over training time",
+        x_label="seconds of training, compilation and evaluation apart",
+        y_label="solved by the greedy agent, %",
+        share=True,
+        height=380,
+    )
 
     rates = raw.get("rates") or {}
     kinds = {
@@ -220,12 +213,12 @@ def _learning(raw: Mapping[str, Any]) -> str:
         "Learning",
         _learning_facts(raw),
         page.figure(draw) if lines else "",
-        _table(["at the end", *kinds.values()], scores) if rates else "",
+        page.measured_table(["at the end", *kinds.values()], scores) if rates else "",
         _tasks(raw.get("per_task") or []),
     )
 
 
-def _learning_facts(raw: Mapping[str, Any]) -> str:
+def _learning_facts(raw: Mapping[str, Any]) -> page.Part:
     timing, items = raw.get("timing") or {}, []
     for group, what in (("demo", "demonstrations"), ("test", "test pairs")):
         solved = raw.get(f"{group}_tasks_solved")
@@ -240,7 +233,7 @@ def _learning_facts(raw: Mapping[str, Any]) -> str:
     return page.facts(items)
 
 
-def _tasks(rows: Sequence[Mapping[str, Any]]) -> str:
+def _tasks(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     if not rows:
         return ""
     cells = [
@@ -259,7 +252,7 @@ def _tasks(rows: Sequence[Mapping[str, Any]]) -> str:
         "in k attempts",
         "steps, mean",
     ]
-    return "<h3>Task by task</h3>" + _table(head, cells)
+    return [page.heading("Task by task"), page.measured_table(head, cells)]
 
 
 def _of(row: Mapping[str, Any], group: str, end: str) -> str | None:
@@ -281,9 +274,3 @@ def _whole(value: float) -> str:
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return [row.get(name) for row in rows]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table without the columns in which nothing was measured."""
-    kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
-    return page.table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])

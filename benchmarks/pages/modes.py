@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages.results import is_nested, times, warnings
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.measured import is_nested, origin, times, warnings
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+from worldloom.report.run_page import origin
 
 _COLUMNS = {
     "run": "run",
@@ -89,7 +91,7 @@ def _close_to_one(value: Any) -> bool:
     return isinstance(value, int | float) and math.isclose(value, 1.0, rel_tol=1e-9)
 
 
-def _comparison_facts(rows: Sequence[Mapping[str, Any]]) -> str:
+def _comparison_facts(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     chosen, agents = _typical(rows)
     measured = [row for row in chosen if row.get("speedup") is not None]
     if not measured:
@@ -102,25 +104,24 @@ def _comparison_facts(rows: Sequence[Mapping[str, Any]]) -> str:
         items.append(("its speed", number(best["epochs_per_second"]), "epochs/s", ""))
     if best.get("compile_seconds") is not None:
         items.append(("its compilation", number(best["compile_seconds"]), "s", "timed apart"))
-    return f'<div class="hero">{page.facts(items)}</div>'
+    return page.group("hero", page.facts(items))
 
 
-def _speed(rows: Sequence[Mapping[str, Any]]) -> str:
+def _speed(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     chosen, agents = _typical(rows)
     speeds = [row.get("epochs_per_second") for row in chosen]
     if not any(speeds):
         return ""
     labels = [_label(row) for row in chosen]
 
-    def draw(width: int) -> str:
-        label = "epochs per second (log)"
-        bars = [Bars("", speeds)]
-        return bar_chart(labels, bars, title="Speed", axis_label=label, log=True, width=width)
+    bars = [Bars("", speeds)]
+    label = "epochs per second (log)"
+    draw = partial(bar_chart, labels, bars, title="Speed", axis_label=label, log=True)
 
     return page.section(f"Speed{agents}", page.figure(draw))
 
 
-def _by_agents(rows: Sequence[Mapping[str, Any]]) -> str:
+def _by_agents(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     if len(_agent_counts(rows)) < 2 or _are_runs(rows):
         return ""
     lines = []
@@ -129,23 +130,20 @@ def _by_agents(rows: Sequence[Mapping[str, Any]]) -> str:
         own.sort(key=lambda row: row["num_agents"])
         x = [row["num_agents"] for row in own]
         lines.append(Series(label, x, [row.get("epochs_per_second") for row in own], dots=True))
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Speed by number of agents",
-            x_label="agents",
-            y_label="epochs per second (log)",
-            log_x=True,
-            log_y=True,
-            width=width,
-            height=340,
-        )
+    draw = line_chart(
+        lines,
+        title="Speed by number of agents",
+        x_label="agents",
+        y_label="epochs per second (log)",
+        log_x=True,
+        log_y=True,
+        height=380,
+    )
 
     return page.section("More agents", page.figure(draw))
 
 
-def _pieces(rows: Sequence[Mapping[str, Any]], parts: Mapping[str, str]) -> str:
+def _pieces(rows: Sequence[Mapping[str, Any]], parts: Mapping[str, str]) -> page.Part:
     chosen, agents = _typical(rows)
     names = [n for n in _PIECES if any(row.get(n) is not None for row in chosen)]
     if not names:
@@ -153,16 +151,15 @@ def _pieces(rows: Sequence[Mapping[str, Any]], parts: Mapping[str, str]) -> str:
     labels = [_label(row) for row in chosen]
     groups = [Bars(n.removesuffix("_ms"), [row.get(n) for row in chosen]) for n in names]
 
-    def draw(width: int) -> str:
-        label = "milliseconds per epoch (log)"
-        return bar_chart(labels, groups, title="Pieces", axis_label=label, log=True, width=width)
+    label = "milliseconds per epoch (log)"
+    draw = partial(bar_chart, labels, groups, title="Pieces", axis_label=label, log=True)
 
     explained = [n.removesuffix("_ms") for n in names if n.removesuffix("_ms") in parts]
     caption = " ".join(f"{name[0].upper() + name[1:]}: {parts[name]}." for name in explained)
     return page.section(f"Where the time goes{agents}", page.figure(draw, caption))
 
 
-def _comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _comparison_table(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     extra = [n for row in rows for n, v in row.items() if n not in _COLUMNS and not is_nested(v)]
     known = [name for name in _COLUMNS if any(row.get(name) is not None for row in rows)]
     names = known + list(dict.fromkeys(extra))

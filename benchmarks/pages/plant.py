@@ -15,10 +15,10 @@ that order; a number may be {"median": number, ...}.
 """
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from functools import partial
 from typing import Any
 
-from worldloom.report import page, svg
+from worldloom.report import page
 from worldloom.report.axes import number
 from worldloom.report.plots import Bars, bar_chart
 
@@ -63,7 +63,7 @@ _COUNTS = {
 }
 
 
-def sections(raw: Mapping[str, Any]) -> list[str]:
+def sections(raw: Mapping[str, Any]) -> list[page.Part]:
     """The sections of a benchmark's page; those that were not measured are left out."""
     made = {
         "scores": _scores,
@@ -147,22 +147,16 @@ def _rest(raw: Mapping[str, Any], *shown: str) -> str:
     return "; ".join(told)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table without the columns in which nothing was measured."""
-    kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
-    return page.table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
-
-
 # Scores ------------------------------------------------------------------------------------------
 
 
-def _scores(raw: Any) -> str:
+def _scores(raw: Any) -> page.Part:
     """Scores beside published ones, dataset by dataset."""
     parts = []
     rows = _table_rows(raw, ("dataset", "algo"), "mean")
     for dataset in dict.fromkeys(row.get("dataset") for row in rows):
         own = [row for row in rows if row.get("dataset") == dataset]
-        parts += [f"<h3>{escape(str(dataset))}</h3>", _score_chart(own), _score_table(own)]
+        parts += [page.heading(str(dataset)), _score_chart(own), _score_table(own)]
     text = (
         "Normalised as NeoRL-2 does: 0 and 100 are its reference returns. Constants and control "
         "loops learn nothing and stand beside what learns. Ours: means over seeds of the policy "
@@ -177,22 +171,24 @@ def _published(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
     return _value(given), _error(given) if std is None else _value(std)
 
 
-def _score_chart(rows: Sequence[Mapping[str, Any]]) -> str:
+def _score_chart(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     names = [_algorithm(row.get("algo")) for row in rows]
-    groups = [Bars("Worldloom", [_value(row.get("mean")) for row in rows], svg.color(0))]
-    published = [_published(row)[0] for row in rows]
-    if any(value is not None for value in published):
-        groups.append(Bars("published", published, svg.color(7)))
-    if not any(value is not None for group in groups for value in group.values):
-        return ""
+    ours = [(_value(row.get("mean")), _value(row.get("std"))) for row in rows]
+    groups = [
+        Bars(name, [value for value, _ in pairs], color, [error for _, error in pairs])
+        for name, pairs, color in (
+            ("Worldloom ± s.d.", ours, 0),
+            ("published", [_published(row) for row in rows], 7),
+        )
+        if any(value is not None for value, _ in pairs)
+    ]
+    if not groups:
+        return None
+    axis = "normalised score"
+    return page.figure(partial(bar_chart, names, groups, title="Scores", axis_label=axis))
 
-    def draw(width: int) -> str:
-        return bar_chart(names, groups, title="Scores", axis_label="normalised score", width=width)
 
-    return page.figure(draw)
-
-
-def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _score_table(rows: Sequence[Mapping[str, Any]]) -> page.Part:
     lines = []
     for row in rows:
         seeds = row.get("seeds")
@@ -220,10 +216,10 @@ def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
         "minutes a run",
         "chosen how",
     ]
-    return _table(head, lines)
+    return page.measured_table(head, lines)
 
 
-def _off_policy(raw: Any) -> str:
+def _off_policy(raw: Any) -> page.Part:
     """How often intervals of off-policy estimates hold the truth, and ranks agree."""
     raw = _mapping(raw)
     shown = ("intervals", "coverage_95", "rank_correlation")
@@ -236,10 +232,10 @@ def _off_policy(raw: Any) -> str:
     )
     plain = {name: value for name, value in raw.items() if isinstance(value, int | float)}
     parts = [page.table((), [[name.replace("_", " "), value] for name, value in plain.items()])]
-    return page.section("Off-policy evaluation", *parts, _table(head, rows), text=text)
+    return page.section("Off-policy evaluation", *parts, page.measured_table(head, rows), text=text)
 
 
-def _plants(raw: Any) -> str:
+def _plants(raw: Any) -> page.Part:
     """Returns by plant and quality of the data, an algorithm a column."""
     rows = _table_rows(raw, ("plant", "quality", "algo"), "return")
     algorithms = list(dict.fromkeys(str(row.get("algo")) for row in rows if row.get("algo")))
@@ -260,18 +256,17 @@ def _plants(raw: Any) -> str:
     head = ["plant", "data", "the data's own return", "control loops"]
     head += map(_algorithm, algorithms)
     filtered = any(row.get("filtered") is not None for row in rows)
-    below = (
-        "<h3>Behind the safety filter</h3>" + _table(head, cells("filtered")) if filtered else ""
-    )
+    below = [page.heading("Behind the safety filter"), page.measured_table(head, cells("filtered"))]
+    below = below if filtered else None
     text = "Mean return of an episode in the plant, after learning from data of each quality."
-    first = _table(head, cells("return", "std")) if algorithms else ""
-    return page.section("Plants and qualities of data", first, *below, text=text)
+    first = page.measured_table(head, cells("return", "std")) if algorithms else ""
+    return page.section("Plants and qualities of data", first, below, text=text)
 
 
 # Speed -------------------------------------------------------------------------------------------
 
 
-def _speed(raw: Any) -> str:
+def _speed(raw: Any) -> page.Part:
     """Updates per second by algorithm, ours beside others'."""
     raw = _mapping(raw)
     speeds = _mapping(raw.get("updates_per_second")) or raw
@@ -290,39 +285,35 @@ def _speed(raw: Any) -> str:
         Bars(_player(player), [_value(part.get(player)) for part in speeds.values()])
         for player in players
     ]
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            [_algorithm(name) for name in speeds],
-            groups,
-            title="Learning",
-            axis_label="updates per second (log)",
-            log=True,
-            show=_whole,
-            width=width,
-        )
+    draw = partial(
+        bar_chart,
+        [_algorithm(name) for name in speeds],
+        groups,
+        title="Learning",
+        axis_label="updates per second (log)",
+        log=True,
+        show=_whole,
+    )
 
     return page.section("Updates per second", page.figure(draw, _rest(raw, "updates_per_second")))
 
 
-def _steps(raw: Any) -> str:
+def _steps(raw: Any) -> page.Part:
     """Steps of a plant per second, ours and a loop's."""
     raw = _mapping(raw)
     speeds = _mapping(raw.get("steps_per_second")) or raw
     shown = {_player(name): v for name, given in speeds.items() if (v := _value(given)) is not None}
     if not shown:
         return ""
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            list(shown),
-            [Bars("", list(shown.values()))],
-            title="Plant steps",
-            axis_label="steps per second (log)",
-            log=True,
-            show=_whole,
-            width=width,
-        )
+    draw = partial(
+        bar_chart,
+        list(shown),
+        [Bars("", list(shown.values()))],
+        title="Plant steps",
+        axis_label="steps per second (log)",
+        log=True,
+        show=_whole,
+    )
 
     rest = "" if speeds is raw else _rest(raw, "steps_per_second")
     return page.section("Steps of the plant", page.figure(draw, rest))
@@ -335,7 +326,7 @@ def _whole(value: float) -> str:
 # Safety and serving ------------------------------------------------------------------------------
 
 
-def _safety(raw: Any) -> str:
+def _safety(raw: Any) -> page.Part:
     """What the filter costs, and what adversaries got past it."""
     raw = _mapping(raw)
     parts = []
@@ -360,7 +351,7 @@ def _safety(raw: Any) -> str:
             "the filter adds, %",
             "intervenes, %",
         ]
-        parts += ["<h3>What the filter costs</h3>", _table(head, rows)]
+        parts += [page.heading("What the filter costs"), page.measured_table(head, rows)]
     for plant, found in _by_plant(raw.get("attacks") or raw.get("adversaries"), None).items():
         lines = {n: counts for n, counts in found.items() if isinstance(counts, Mapping)}
         known = [n for n in _COUNTS if any(n in counts for counts in lines.values())]
@@ -370,7 +361,7 @@ def _safety(raw: Any) -> str:
         ]
         of_plant = f", {plant}" if plant else ""
         head = ["adversary", *(_COUNTS[n] for n in known)]
-        parts += [f"<h3>Adversaries{escape(of_plant)}</h3>", page.table(head, rows)]
+        parts += [page.heading(f"Adversaries{of_plant}"), page.table(head, rows)]
     text = (
         "Violations: executed actions, emergencies apart, that crossed a hard constraint they were "
         "validated for, beyond the tolerance. Their rate is at most what the bound says."
@@ -396,7 +387,7 @@ def _scaled(value: Any, factor: float) -> float | None:
     return None if known is None else factor * known
 
 
-def _serving(raw: Any) -> str:
+def _serving(raw: Any) -> page.Part:
     """What the service sustained, and what a kill cost."""
     raw = _mapping(raw)
     items = [
@@ -404,10 +395,10 @@ def _serving(raw: Any) -> str:
         for name, (words, unit) in _SERVED.items()
         if (value := _value(raw.get(name))) is not None
     ]
-    hero = f'<div class="hero">{page.facts(items)}</div>' if items else ""
     others = {
         name.replace("_", " "): value
         for name, value in raw.items()
         if name not in _SERVED and not isinstance(value, list | Mapping)
     }
-    return page.section("Serving", hero, page.settings(others) if others else "")
+    hero = page.group("hero", page.facts(items))
+    return page.section("Serving", hero, page.settings(others))

@@ -2,13 +2,14 @@
 
 import importlib
 from collections.abc import Mapping
-from html import escape
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from worldloom.report import page
-from worldloom.report.measured import is_nested, origin, times, warnings
+from worldloom.report.axes import number
 from worldloom.report.plots import Bars, bar_chart
+from worldloom.report.run_page import origin
 
 # Suites whose module of this package has `sections(raw)` of its own.
 _SUITES = ("arc", "robot", "plant")
@@ -32,7 +33,7 @@ def write_bench(result: Mapping[str, Any], path: str | Path) -> Path:
     return page.write(path, page.page(title, body))
 
 
-def _measured(sections: Any) -> str:
+def _measured(sections: Any) -> page.Part:
     """From which commit, when and for how long each section was measured."""
     if not isinstance(sections, Mapping) or not sections:
         return ""
@@ -41,29 +42,27 @@ def _measured(sections: Any) -> str:
     return page.section("Sections", page.table(["section", *names], rows))
 
 
-def _of_suite(suite: str, raw: Mapping[str, Any]) -> list[str]:
+def _of_suite(suite: str, raw: Mapping[str, Any]) -> list[page.Part]:
     """What a suite shows of its own."""
     if suite not in _SUITES:
         return []
     return importlib.import_module(f"benchmarks.pages.{suite}").sections(raw)
 
 
-def _ratios(ratios: Mapping[str, Any]) -> str:
+def _ratios(ratios: Mapping[str, Any]) -> page.Part:
     """Speed-ups as bars; shares, and one of our speeds over another, in a table beside them."""
     beside = {n: v for n, v in ratios.items() if n.endswith(("_share", "_mix"))}
     shown = {n.replace("_", " "): _scalar(v) for n, v in ratios.items() if n not in beside}
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            list(shown),
-            [Bars("", list(shown.values()))],
-            title="Ratios",
-            axis_label="times as fast (log)",
-            log=True,
-            baseline=1.0,
-            show=times,
-            width=width,
-        )
+    draw = partial(
+        bar_chart,
+        list(shown),
+        [Bars("", list(shown.values()))],
+        title="Ratios",
+        axis_label="times as fast (log)",
+        log=True,
+        baseline=1.0,
+        show=times,
+    )
 
     rows = [[name.replace("_", " "), _scalar(value)] for name, value in beside.items()]
     return page.section("Ratios", page.figure(draw) if shown else "", page.table((), rows))
@@ -73,7 +72,7 @@ def _scalar(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _raw(value: Any, depth: int = 3) -> str:
+def _raw(value: Any, depth: int = 3) -> page.Part:
     """Any JSON as tables: a list of objects is a table, an object of objects a title for each."""
     if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
         names = list(dict.fromkeys(name for row in value for name in row))
@@ -85,9 +84,8 @@ def _raw(value: Any, depth: int = 3) -> str:
     for name, inner in value.items():
         if is_nested(inner):
             level = min(depth, 6)
-            parts.append(f"<h{level}>{escape(str(name).replace('_', ' '))}</h{level}>")
-            parts.append(_raw(inner, depth + 1))
-    return "".join(parts)
+            parts += [page.heading(str(name).replace("_", " "), level), _raw(inner, depth + 1)]
+    return parts
 
 
 def _plain(value: Any) -> Any:
@@ -95,3 +93,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {page.shown(v)}" for name, v in value.items())
     return value if isinstance(value, int | float) or value is None else page.shown(value)
+
+
+def times(value: float) -> str:
+    """A ratio for people, with a multiplication sign."""
+    return f"{number(value)}\u00d7"
+
+
+def warnings(result: Mapping[str, Any], content: str) -> page.Part:
+    """What to know before reading: nothing measured, a quick run, parts left out or failed."""
+    lines = [] if result.get(content) else [f"The result has no {content}."]
+    if result.get("quick"):
+        lines.append("A quick run, to see that it works: its figures mean nothing.")
+    for name, reason in dict(result.get("skipped") or {}).items():
+        lines.append(f"{name} is left out: {reason}")
+    for name, reason in dict(result.get("errors") or {}).items():
+        lines.append(f"{name} failed: {reason}")
+    return page.note("Before you read on", lines)
+
+
+def is_nested(value: Any) -> bool:
+    """Whether a value is an object, or a list of objects: a table of its own."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(row, Mapping) for row in value)
+    return isinstance(value, Mapping) and bool(value)

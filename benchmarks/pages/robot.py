@@ -1,6 +1,7 @@
 """What `worldloom bench robot` measured, as charts and tables that can go into a paper."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from worldloom.report import page
@@ -27,7 +28,7 @@ _COMPILED = {
 _TRAINED = {"walk": "PPO", "walk_amp": "PPO with a motion prior", "stand": "PPO, standing"}
 
 
-def sections(raw: Mapping[str, Any]) -> list[str]:
+def sections(raw: Mapping[str, Any]) -> list[page.Part]:
     """The sections of a benchmark's page; those that were not measured are left out."""
     made = {
         "physics": _physics,
@@ -46,34 +47,32 @@ def _name(player: str) -> str:
     return _PLAYERS.get(player, player.replace("_", " "))
 
 
-def _physics(raw: Mapping[str, Any]) -> str:
+def _physics(raw: Mapping[str, Any]) -> page.Part:
     """Every engine's steps of control per second."""
     return page.section(
         "Physics alone", _bars(raw, "Physics alone", "steps of control per second (log)"), _all(raw)
     )
 
 
-def _brax(raw: Mapping[str, Any]) -> str:
+def _brax(raw: Mapping[str, Any]) -> page.Part:
     """Training steps per second beside Brax's PPO."""
     axis = "environment steps per second (log)"
     return page.section("Training beside Brax", _bars(raw, "Training", axis), _all(raw))
 
 
-def _bars(raw: Mapping[str, Any], title: str, axis: str) -> str:
+def _bars(raw: Mapping[str, Any], title: str, axis: str) -> page.Part:
     speeds = raw.get("steps_per_second") or {}
     if not speeds:
         return ""
-
-    def draw(width: int) -> str:
-        return bar_chart(
-            [_name(name) for name in speeds],
-            [Bars("", list(speeds.values()))],
-            title=title,
-            axis_label=axis,
-            log=True,
-            show=_whole,
-            width=width,
-        )
+    draw = partial(
+        bar_chart,
+        [_name(name) for name in speeds],
+        [Bars("", list(speeds.values()))],
+        title=title,
+        axis_label=axis,
+        log=True,
+        show=_whole,
+    )
 
     caption = f"Counted are {raw['unit']}." if raw.get("unit") else ""
     if isinstance(raw.get("batch"), int):
@@ -83,7 +82,7 @@ def _bars(raw: Mapping[str, Any], title: str, axis: str) -> str:
     return page.figure(draw, caption.strip())
 
 
-def _all(raw: Mapping[str, Any]) -> str:
+def _all(raw: Mapping[str, Any]) -> page.Part:
     """Every player with its spread, and what it needed."""
     rows = []
     for name, speed in (raw.get("steps_per_second") or {}).items():
@@ -111,14 +110,14 @@ def _all(raw: Mapping[str, Any]) -> str:
         "compile, s",
         "called by",
     ]
-    return _table(head, rows)
+    return page.measured_table(head, rows)
 
 
 def _samples(raw: Mapping[str, Any], name: str) -> list[float]:
     return ((raw.get("seconds_per_step") or {}).get(name) or {}).get("samples") or []
 
 
-def _levels(raw: Mapping[str, Any]) -> str:
+def _levels(raw: Mapping[str, Any]) -> page.Part:
     """The level table: what each level is and how fast it trains, slower ones too."""
     rows: Sequence[Mapping[str, Any]] = raw.get("table") or []
     if not rows:
@@ -133,18 +132,15 @@ def _levels(raw: Mapping[str, Any]) -> str:
         )
         for row in rows
     ]
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Training speed over robots",
-            x_label="robots (log)",
-            y_label="environment steps per second (log)",
-            log_x=True,
-            log_y=True,
-            width=width,
-            height=320,
-        )
+    draw = line_chart(
+        lines,
+        title="Training speed over robots",
+        x_label="robots (log)",
+        y_label="environment steps per second (log)",
+        log_x=True,
+        log_y=True,
+        height=380,
+    )
 
     head = [
         "level",
@@ -168,10 +164,10 @@ def _levels(raw: Mapping[str, Any]) -> str:
     same = page.settings(raw["same"]) if raw.get("same") else ""
     text = "Same networks, unrolls and passes everywhere; learning is included."
     figure = page.figure(draw) if len(counts) > 1 else ""
-    return page.section("Four levels", _table(head, cells), figure, same, text=text)
+    return page.section("Four levels", page.measured_table(head, cells), figure, same, text=text)
 
 
-def _compile(raw: Mapping[str, Any]) -> str:
+def _compile(raw: Mapping[str, Any]) -> page.Part:
     """Seconds to the first step, with what was wanted."""
     rows = []
     for name, taken in (raw.get("seconds") or {}).items():
@@ -182,13 +178,13 @@ def _compile(raw: Mapping[str, Any]) -> str:
     head = ["engine", "seconds, median", "wanted below", "world", "reset", "step"]
     batch = raw.get("batch")
     title = f"To the first step of {batch:,} robots" if isinstance(batch, int) else "First step"
-    return page.section(title, _table(head, rows), text=str(raw.get("unit") or ""))
+    return page.section(title, page.measured_table(head, rows), text=str(raw.get("unit") or ""))
 
 
 # Learning ----------------------------------------------------------------------------------------
 
 
-def _learning(raw: Mapping[str, Any]) -> str:
+def _learning(raw: Mapping[str, Any]) -> page.Part:
     """What was learned, over its training time and in the end."""
     runs = {name: raw[name] for name in _TRAINED if raw.get(name)}
     walks = {name: run for name, run in runs.items() if name != "stand"}
@@ -223,14 +219,14 @@ def _learning(raw: Mapping[str, Any]) -> str:
         "Learning",
         _curves(walks, "good", "Good walks over training time", "good episodes, %"),
         _curves(runs, "survived", "Episodes survived over training time", "without a fall, %"),
-        _table(head, rows),
+        page.measured_table(head, rows),
         _ladder((raw.get("stand") or {}).get("ladder") or []),
         _walks(walks),
         text="A walk is good that does not fall in 20 s and keeps its speed within 0.075 m/s.",
     )
 
 
-def _curves(runs: Mapping[str, Any], share: str, title: str, label: str) -> str:
+def _curves(runs: Mapping[str, Any], share: str, title: str, label: str) -> page.Part:
     lines = []
     for name, run in runs.items():
         curve: Sequence[Mapping[str, Any]] = run.get("curve") or []
@@ -240,22 +236,19 @@ def _curves(runs: Mapping[str, Any], share: str, title: str, label: str) -> str:
             lines.append(Series(_TRAINED[name], seconds, values, dots=len(curve) < 40))
     if not lines:
         return ""
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title=title,
-            x_label="seconds of training, compilation and evaluation apart",
-            y_label=label,
-            include_zero=True,
-            width=width,
-            height=300,
-        )
+    draw = line_chart(
+        lines,
+        title=title,
+        x_label="seconds of training, compilation and evaluation apart",
+        y_label=label,
+        share=True,
+        height=380,
+    )
 
     return page.figure(draw)
 
 
-def _ladder(rungs: Sequence[Mapping[str, Any]]) -> str:
+def _ladder(rungs: Sequence[Mapping[str, Any]]) -> page.Part:
     """The pushes that the trained robot takes, and one that holds its home pose."""
     if not rungs:
         return ""
@@ -264,10 +257,10 @@ def _ladder(rungs: Sequence[Mapping[str, Any]]) -> str:
         for rung in rungs
     ]
     head = ["push, N", "steps of control", "survived, %", "holding the home pose, %"]
-    return "<h3>Pushes</h3>" + page.table(head, rows)
+    return [page.heading("Pushes"), page.table(head, rows)]
 
 
-def _walks(walks: Mapping[str, Any]) -> str:
+def _walks(walks: Mapping[str, Any]) -> page.Part:
     """Tracking of both kinds of training, over what was asked for."""
     lines = [
         Series(
@@ -281,16 +274,13 @@ def _walks(walks: Mapping[str, Any]) -> str:
     ]
     if not lines:
         return ""
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Speed walked over speed asked for",
-            x_label=f"command, m/s ({number(len(lines[0].x))} episodes each)",
-            y_label="mean forward speed, m/s",
-            width=width,
-            height=300,
-        )
+    draw = line_chart(
+        lines,
+        title="Speed walked over speed asked for",
+        x_label=f"command, m/s ({number(len(lines[0].x))} episodes each)",
+        y_label="mean forward speed, m/s",
+        height=380,
+    )
 
     return page.figure(draw)
 
@@ -305,9 +295,3 @@ def _rounded(value: float | None) -> int | None:
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table without the columns in which nothing was measured."""
-    kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
-    return page.table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])

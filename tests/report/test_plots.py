@@ -51,20 +51,6 @@ def axis_map(root, name, log=False):
     return lambda pixel: (10 ** (slope * pixel + start)) if log else slope * pixel + start
 
 
-def path_points(path):
-    return [
-        [tuple(map(float, point.split())) for point in run.split("L")]
-        for run in re.findall(r"M([^MZ]+)", path.get("d"))
-    ]
-
-
-def lines_of(root):
-    return [
-        (series.findall(SVG + "path"), series.findall(SVG + "circle"))
-        for series in group(root, "series")
-    ]
-
-
 # Axes --------------------------------------------------------------------------------------------
 
 
@@ -103,12 +89,6 @@ def test_ticks_of_a_constant_and_of_nothing():
     assert (empty.low, empty.high) == (0, 1)
 
 
-def test_there_is_no_tick_at_half_an_epoch():
-    scale = axes.scale([0, 1, 2, 3, 4], 0, 800, count=9, tight=True)
-    assert scale.ticks == (0, 1, 2, 3, 4)
-    assert 0.5 in axes.scale([0, 1, 2, 2.5], 0, 800, count=9, tight=True).ticks
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -139,87 +119,89 @@ def test_tick_labels_tell_neighbours_apart():
 # Line charts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("width", [340, 880])
-def test_a_line_holds_every_point_at_its_place(log, width):
-    x = list(range(40))
-    y = [3 * 0.9**i + 0.01 for i in x]
-    root = parse(line_chart([Series("loss", x, y)], log_y=log, width=width, height=400))
-    (((path,), _),) = lines_of(root)
-    (points,) = path_points(path)
-    across, up = axis_map(root, "x-axis"), axis_map(root, "y-axis", log)
-    assert [across(px) for px, _ in points] == pytest.approx(x, abs=0.2)
-    # A tenth of a pixel is what is written; on a log axis that is a share of the value.
-    tolerance = {"rel": 0.02} if log else {"abs": 0.01}
-    assert [up(py) for _, py in points] == pytest.approx(y, **tolerance)
+def spec(*series, **options):
+    return line_chart(series, **options)["spec"]
 
 
-def test_none_and_nan_are_gaps_and_a_lonely_point_is_a_dot():
-    y = [1, 2, None, 4, math.nan, 6, 7, 8]
-    root = parse(line_chart([Series("score", range(8), y)]))
-    (((path,), dots),) = lines_of(root)
-    assert [len(run) for run in path_points(path)] == [2, 3]
-    assert len(dots) == 1
-    across = axis_map(root, "x-axis")
-    assert across(float(dots[0].get("cx"))) == pytest.approx(3, abs=0.05)
+def test_a_line_holds_every_point_in_the_order_of_x():
+    chart = spec(Series("loss", [2, 0, None, 1], [30.0, 10.0, 99.0, 20.0]))
+    assert chart["series"][0]["x"] == [0, 1, 2]
+    assert chart["series"][0]["y"] == [10, 20, 30]
+    assert chart["range"] == [10, 30]
+
+
+def test_none_and_nan_are_gaps():
+    assert spec(Series("a", range(3), [1, None, math.nan]))["series"][0]["y"] == [1, None, None]
 
 
 def test_a_band_surrounds_its_line_and_ends_where_the_error_is_unknown():
-    line = with_error("greedy", [0, 1, 2, 3], [10, 20, 30, 40], [1, 2, 3, None])
-    root = parse(line_chart([line]))
-    (band,) = [p for p in root.iter(SVG + "path") if p.get("class") == "band"]
-    ((*outline,),) = path_points(band)
-    up = axis_map(root, "y-axis")
-    assert [up(y) for _, y in outline] == pytest.approx([11, 22, 33, 27, 18, 9], abs=0.1)
+    chart = spec(with_error("greedy", [0, 1, 2, 3], [10, 20, 30, 40], [1, 2, 3, None]))
+    (line,) = chart["series"]
+    assert line["low"] == [9, 18, 27, None]
+    assert line["high"] == [11, 22, 33, None]
+    assert chart["range"][0] <= 9
 
 
 def test_a_log_axis_leaves_out_what_it_cannot_show():
-    root = parse(line_chart([Series("loss", range(4), [1, 0, -2, 100])], log_y=True))
-    ((paths, dots),) = lines_of(root)
-    assert not paths
-    assert len(dots) == 2
+    chart = spec(Series("loss", range(4), [1, 0, -2, 100]), log_y=True, references=[("none", 0.0)])
+    assert chart["series"][0]["y"] == [1, None, None, 100]
+    assert chart["range"] == [1, 100]
+    assert chart["references"] == []
 
 
-def test_hovering_says_what_every_line_says_there():
-    lines = [Series("training", [0, 10], [250.0, 300.5]), with_error("greedy", [10], [400], [3])]
-    titles = all_text(parse(line_chart(lines, x_label="epoch")), "title")
-    assert titles == ["epoch 0\ntraining: 250", "epoch 10\ntraining: 300.5\ngreedy: 400 ± 3"]
+def test_an_axis_is_never_shorter_than_the_noise_of_what_it_shows():
+    rounding = spec(Series("sum", range(3), [-5.000001, -5.0, -4.999999]))
+    assert rounding["range"][0] <= -5
+    assert rounding["range"][1] == 0
+    low, high = spec(Series("sum", range(2), [0.0, 1e-6]), noise=0.1)["range"]
+    assert high - low >= 0.1
+    constant = spec(Series("c", range(2), [0.0, 0.0]))["range"]
+    assert constant[0] < 0 < constant[1]
 
 
-def test_long_lines_keep_their_points_and_few_hover_columns():
-    x = list(range(5000))
-    root = parse(line_chart([Series("a", x, x)]))
-    (((path,), _),) = lines_of(root)
-    assert sum(map(len, path_points(path))) == 5000
-    assert len(all_text(root, "title")) <= 160
+def test_shares_run_from_0_to_100_per_cent():
+    assert spec(Series("solved", range(2), [3.0, 4.0]), share=True)["range"] == [0, 100]
+    root = parse(bar_chart(["a"], [Bars("", [3.0])], share=True))
+    assert {"0", "100"} <= set(all_text(root))
 
 
-def test_a_reference_line_is_named_and_stands_at_its_value():
-    chart = line_chart([Series("a", [0, 1], [300, 500])], references=[("random play", 255)])
-    root = parse(chart)
-    (reference,) = group(root, "reference")
-    assert all_text(reference) == ["random play 255"]
-    line = reference.find(SVG + "line")
-    assert axis_map(root, "y-axis")(float(line.get("y1"))) == pytest.approx(255, abs=1)
+def test_a_reference_is_named_and_on_the_axis():
+    chart = spec(Series("a", [0, 1], [300, 500]), references=[("random play", 255)])
+    assert chart["references"] == [["random play", 255]]
+    assert chart["range"][0] <= 255
 
 
-def test_several_series_have_a_legend_and_colours_of_their_own():
-    root = parse(line_chart([Series(f"agent {i}", [0, 1], [i, i]) for i in range(12)]))
-    (legend,) = group(root, "legend")
-    assert all_text(legend) == [f"agent {i}" for i in range(12)]
-    assert len({series.get("style") for series in group(root, "series")}) == 12
-    assert not group(parse(line_chart([Series("a", [0, 1], [0, 1])])), "legend")
+def test_several_series_have_colours_of_their_own():
+    chart = spec(*(Series(f"agent {i}", [0, 1], [i, i]) for i in range(12)))
+    assert len({line["color"] for line in chart["series"]}) == 12
+    with pytest.raises(ValueError, match="use a place in the palette"):
+        spec(Series("a", [0], [1], color='red" onload="alert(1)'))
+
+
+def test_a_chart_is_told_in_words_for_those_who_do_not_see_it():
+    said = line_chart(
+        [Series("training", [0, 10, 20], [250.0, None, 300.5])],
+        x_label="epoch",
+        y_label="return",
+        references=[("random play", 255)],
+    )["summary"]
+    assert said == (
+        "return: return over epoch. training: 2 points from 250 to 300.5, all in 250 to 300.5. "
+        "random play: 255."
+    )
 
 
 def test_empty_charts_are_charts():
+    assert spec()["range"] == [0, 1]
+    assert spec(Series("nothing", [], []))["series"][0]["x"] == []
+    assert spec(Series("unknown", [0, 1], [None, math.nan]), log_y=True)["range"] == [1, 10]
     for chart in (
-        line_chart([]),
-        line_chart([Series("nothing", [], [])]),
-        line_chart([Series("unknown", [0, 1], [None, math.nan])], log_y=True),
         bar_chart([], []),
         bar_chart(["a"], [Bars("", [None])], log=True),
+        bar_chart(["a"], [Bars("", [1.0], errors=[math.nan])]),
     ):
         assert parse(chart).tag == SVG + "svg"
+        assert "nan" not in chart
 
 
 def test_columns_of_different_lengths_are_refused_by_name():
@@ -231,10 +213,9 @@ def test_columns_of_different_lengths_are_refused_by_name():
 
 @pytest.mark.parametrize("width", [340, 880])
 def test_text_stays_inside_the_picture(width):
-    lines = [Series(f"a line with a rather long name {i}", range(3), [1e5, 2e5, 9]) for i in (1, 2)]
     labels = ["epochs per second, same arithmetic", "b"]
     charts = (
-        line_chart(lines, x_label="epoch", y_label="score", width=width),
+        bar_chart(["x"], [Bars("a", [3e5], 0, [1e4])], width, references=[("random play", 2e5)]),
         bar_chart(labels, [Bars("", [0.0001, 123456])], log=True, baseline=1, width=width),
         bar_chart(["x", "y"], [Bars("one", [3, 4])], width=width),
     )
@@ -278,6 +259,23 @@ def test_a_log_bar_grows_by_the_same_length_for_each_factor_of_ten():
     assert np.diff(lengths) == pytest.approx([lengths[0]] * 2, rel=0.01)
 
 
+def test_errors_and_references_stand_where_their_values_say():
+    bars = Bars("", [100.0, 50.0], [3, 4], errors=[10.0, None])
+    root = parse(bar_chart(["a", "b"], [bars], references=[("random play", 50.0)]))
+    long, short = bars_of(root)
+    end = float(long.get("x")) + float(long.get("width"))
+    scale = float(long.get("width")) / 100.0
+    whisker = [n for n in root.iter(SVG + "line") if n.get("stroke-width") == "1.6"]
+    assert len(whisker) == 1
+    ends = [float(whisker[0].get(name)) for name in ("x1", "x2")]
+    assert ends == pytest.approx([end - 10 * scale, end + 10 * scale], abs=0.2)
+    assert long.get("style") != short.get("style")
+    assert {"100 ± 10", "50", "random play 50"} <= set(all_text(root))
+    (reference,) = group(root, "reference")
+    place = float(reference.find(SVG + "line").get("x1"))
+    assert place == pytest.approx(float(short.get("x")) + float(short.get("width")), abs=0.2)
+
+
 def test_a_missing_value_is_no_bar_and_says_so():
     root = parse(bar_chart(["a", "b"], [Bars("", [None, 2])]))
     assert len(bars_of(root)) == 1
@@ -288,20 +286,16 @@ def test_a_missing_value_is_no_bar_and_says_so():
 
 
 def test_hostile_names_stay_text():
-    line = Series(HOSTILE, [0, 1], [1, 2], color='red" onload="alert(1)')
-    for chart in (
-        line_chart([line, line], title=HOSTILE, x_label=HOSTILE, y_label=HOSTILE,
-                   references=[(HOSTILE, 1)]),
-        bar_chart([HOSTILE, "b"], [Bars(HOSTILE, [1, 2]), Bars("b", [1, 2])], axis_label=HOSTILE),
-    ):  # fmt: skip
-        root = parse(chart)
-        assert "<script" not in chart
-        assert not any("onload" in node.attrib for node in root.iter())
-        assert any(HOSTILE in text for text in all_text(root))
+    chart = bar_chart(
+        [HOSTILE, "b"], [Bars(HOSTILE, [1, 2]), Bars("b", [1, 2])], axis_label=HOSTILE
+    )
+    root = parse(chart)
+    assert "<script" not in chart
+    assert any(HOSTILE in text for text in all_text(root))
 
 
-def test_charts_load_nothing_and_follow_the_colour_of_the_page():
-    chart = line_chart([Series("a", [0, 1], [1, 2])])
+def test_drawings_load_nothing_and_follow_the_colour_of_the_page():
+    chart = bar_chart(["a"], [Bars("", [1.0])])
     assert not re.search(r"href|url\(|@import|<script|<image", chart)
     assert 'fill="currentColor"' in chart
     assert "prefers-color-scheme:dark" in chart

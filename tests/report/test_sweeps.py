@@ -2,6 +2,7 @@
 
 import re
 
+from report.reading import charts, drawings
 from worldloom.report.sweeps import write_sweep
 
 
@@ -28,6 +29,9 @@ def test_every_point_is_on_the_page_with_its_score(tmp_path):
     text = re.sub(r"<[^>]+>", " ", page)
     for said in ("iqn.gamma=0.5", "iqn.gamma=0.9", "25.5", "10, 14", "worldloom sweep tag"):
         assert said in text
+    bars = drawings(page)["Score of each point"]
+    said = [node.text for node in bars.iter() if node.tag.endswith("title")]
+    assert "iqn.gamma=0.9 · mean of the seeds ± s.e.: 25.5 ± 1.5" in said
     assert "diverged" not in text
     assert "stopped" not in text
 
@@ -43,15 +47,11 @@ def test_curves_are_drawn_over_steps_best_points_first(tmp_path):
     # Scores may be negative, and a run that diverged has none.
     rows = [row(f"x={n}", [-float(n)]) for n in range(1, 10)] + [row("x=bad", [0.0], mean=None)]
     page = write_sweep(sweep(*rows), tmp_path / "sweep.html").read_text()
-    section = page[page.index("On the way there") : page.index("Every point")]
-    text = re.sub(r"<[^>]+>", " ", section)
-    assert "steps" in text
-    assert "100" in text  # two iterations of 50 steps
-    assert "The 8 best points." in text
-    assert "x=1 " in text
-    assert "x=8" in text
-    assert "x=9" not in text
-    assert "x=bad" not in text
+    (chart,) = charts(page).values()
+    assert chart["x_label"] == "steps"
+    assert chart["series"][0]["x"] == [50, 100]  # two iterations of 50 steps
+    assert "The 8 best points." in page
+    assert [line["name"] for line in chart["series"]] == [f"x={n}" for n in range(1, 9)]
 
 
 def test_an_empty_sweep_still_has_a_page(tmp_path):

@@ -76,12 +76,10 @@ def scale(
     *,
     log: bool = False,
     count: int = 5,
-    tight: bool = False,
 ) -> Scale:
-    """A scale that covers all finite values (on a log axis the positive ones).
+    """A scale from round number to round number that covers all finite values.
 
-    It reaches from round number to round number, or, if `tight`, from the first value to the last
-    with the round numbers between them as ticks.
+    On a log axis these are the positive ones.
     """
     numbers = np.asarray(list(values), float)
     numbers = numbers[np.isfinite(numbers) & ((numbers > 0) | (not log))]
@@ -94,12 +92,6 @@ def scale(
     else:
         ticks = nice_ticks(first, last, count)
         low, high = ticks[0], ticks[-1]
-    if tight and first < last:
-        slack = 1e-9 * (last - first)
-        low, high = first, last
-        whole = bool((numbers == np.round(numbers)).all())  # there is no epoch 0.5
-        inside = [tick for tick in ticks if low - slack <= tick <= high + slack]
-        ticks = [tick for tick in inside if not whole or tick == round(tick)] or [low, high]
     return Scale(low, high, tuple(ticks), start, end, log)
 
 

@@ -3,6 +3,8 @@
 import colorsys
 
 RGB = tuple[int, int, int]
+# Of a line or bar: a place in the palette, or "ink" and "soft", which belong to no agent or run.
+Color = int | str
 
 # Any two stay apart for people with protanopia, deuteranopia and tritanopia (tests/report
 # measures it), and each is legible on a white and on a dark page.
@@ -45,3 +47,20 @@ def lighter(color: RGB, share: float) -> RGB:
 def darker(color: RGB, share: float) -> RGB:
     """Towards a deep blue, which keeps shadows friendlier than black does."""
     return mix(color, (22, 20, 44), share)
+
+
+def css_color(color: Color) -> str:
+    """The CSS variable of a colour, or what it is where the palette has no such place."""
+    if isinstance(color, str):
+        if color not in ("ink", "soft"):
+            raise ValueError(f"colour {color!r}: use a place in the palette, 'ink' or 'soft'")
+        return f"--{color}"
+    return f"--wl-{color + 1}" if color < len(PALETTE) else series_color(color)
+
+
+def palette_css() -> str:
+    """The palette as CSS variables; in dark mode, on paper never, a little lighter."""
+    day = "".join(f"--wl-{i + 1}:{color};" for i, color in enumerate(PALETTE))
+    light = (lighter(rgb(color), 0.22) for color in PALETTE)
+    night = "".join("--wl-{}:#{:02x}{:02x}{:02x};".format(i + 1, *c) for i, c in enumerate(light))
+    return f":root{{{day}}}@media screen and (prefers-color-scheme:dark){{:root{{{night}}}}}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+from worldloom.report.plots import Bars, bar_chart, line_chart, with_error
 from worldloom.report.runs import Run, column, is_number, read_run
 
 COLUMNS = ["run", "score", "s.e.", "steps", "seconds", "algorithm", "set differently"]
@@ -92,31 +92,36 @@ def write_comparison(rows: Sequence[Row], path: str | Path) -> Path:
     """Writes the page of compared runs; returns its path."""
     title = f"Runs in {rows[0].run.settings.get('env')}"
     scored = [row for row in rows if row.run.evals]
-    names = [row.run.path.name for row in scored]
+    last = [row.to_dict() for row in scored]
+    references = dict(pair for row in scored for pair in row.run.reference_scores())
     bars = partial(
         bar_chart,
-        names,
-        [Bars("score of the last evaluation", [row.score for row in scored])],
+        [row.run.path.name for row in scored],
+        [Bars("", column(last, "mean"), range(len(scored)), column(last, "stderr"))],
         title="Scores",
-        axis_label="mean of the last evaluation",
+        axis_label="mean of the last evaluation ± s.e.",
+        references=list(references.items()),
     )
     body = [
         page.header(title, [f"{len(rows)} runs", "best first"]),
-        page.section("Scores", page.figure(bars)) if scored else "",
-        _curves(scored, "steps", "environment steps, or updates"),
-        _curves(scored, "seconds", "seconds of training"),
+        page.section("Scores", page.figure(bars)) if scored else None,
+        _curves(scored, references, "steps", "environment steps, or updates"),
+        _curves(scored, references, "seconds", "seconds of training"),
         page.section("Every run", page.table(COLUMNS, [row.cells() for row in rows])),
     ]
     return page.write(path, page.page(title, body))
 
 
-def _curves(rows: Sequence[Row], over: str, label: str) -> str:
-    """Scores on the way, over steps or over seconds."""
+def _curves(
+    rows: Sequence[Row], references: Mapping[str, float], over: str, label: str
+) -> page.Part:
+    """Scores on the way, over steps or over seconds; a colour for each run, as of its bar."""
+    if not any(len(row.run.evals) > 1 for row in rows):
+        return None
     lines = [
-        Series(row.run.path.name, column(row.run.evals, over), column(row.run.evals, "mean"))
+        with_error(row.run.path.name, *(column(row.run.evals, n) for n in (over, "mean", "stderr")))
         for row in rows
     ]
-    if not any(len(row.run.evals) > 1 for row in rows):
-        return ""
-    draw = partial(line_chart, lines, x_label=label, y_label="evaluation score", height=340)
-    return page.section(f"Score over {over}", page.figure(draw))
+    look: dict[str, Any] = {"references": list(references.items()), "height": 380}
+    chart = line_chart(lines, label, "evaluation score ± s.e.", **look)
+    return page.section(f"Score over {over}", page.figure(chart))

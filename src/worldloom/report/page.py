@@ -1,90 +1,60 @@
-"""The shell of a page: everything in one file, no script, nothing to load."""
+"""Pages of data: parts of a page as plain values, which templates turn into one HTML file.
 
+A part is a string (a paragraph), a list of parts, nothing (None or ""), or a dictionary that the
+functions here make and `templates/parts.html` shows. All text is escaped there.
+"""
+
+import base64
+import hashlib
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from worldloom.core.files import write_text
 from worldloom.report.axes import NONE, number
+from worldloom.report.colors import palette_css
 
-WIDE, NARROW, HALF = 880, 340, 390  # pixels a chart is drawn for: desk, phone, half a column
+Part = dict[str, Any] | str | list[Any] | None
+Fact = tuple[str, str, str, str]  # name, number, unit, a line below
+Draw = Callable[[int], str]  # from a width in pixels to SVG
 
-# Nothing from elsewhere can be loaded, whatever a name or a setting may contain.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_CSS = """
-:root{color-scheme:light dark;--paper:#fff;--ink:#20242e;--soft:#5d6472;--line:#e3e6ec;
---tint:#f5f6f9;--accent:#1560f2;--warn:#8a5a00;--warn-tint:#fff6e0}
-@media screen and (prefers-color-scheme:dark){:root{--paper:#14161c;--ink:#e4e6ec;--soft:#9ba2b0;
---line:#2b2f3a;--tint:#1c1f27;--accent:#7aa5ff;--warn:#f2c35c;--warn-tint:#2a2415}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);
-font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-main{max-width:912px;margin:0 auto;padding:clamp(1.25rem,4vw,3.5rem) 16px 3rem}
-h1{font-size:clamp(1.9rem,5vw,2.7rem);line-height:1.1;letter-spacing:-.02em;margin:0}
-.tags{color:var(--soft);margin:.5rem 0 0;font-size:1.05rem;overflow-wrap:anywhere}
-h2{font-size:1.3rem;letter-spacing:-.01em;margin:3.2rem 0 .4rem}
-h3{font-size:1rem;margin:1.6rem 0 .3rem}
-p{margin:.4rem 0 1rem;max-width:44rem}
-.soft,figcaption{color:var(--soft);font-size:.9rem}
-.hero{display:flex;flex-wrap:wrap;gap:2rem 3rem;align-items:center;margin:2.2rem 0 0}
-.hero figure{margin:0}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(45%,190px),1fr));
-gap:1.5rem 1rem;margin:0;flex:1 1 300px}
-.facts dt{color:var(--soft);font-size:.9rem}
-.facts dd{margin:0;font-size:clamp(1.5rem,6vw,2rem);white-space:nowrap;line-height:1.2;
-font-weight:650;letter-spacing:-.02em;font-variant-numeric:tabular-nums}
-.facts dd small{font-size:.95rem;font-weight:400;color:var(--soft);letter-spacing:0}
-.facts .more{font-size:.85rem;color:var(--soft);font-weight:400;letter-spacing:0;display:block;
-margin-top:.2rem;white-space:normal;line-height:1.4}
-.note{background:var(--warn-tint);border-left:4px solid var(--warn);padding:.8rem 1.1rem;
-margin:1.6rem 0 0;border-radius:0 6px 6px 0}
-.note ul{margin:.3rem 0 0;padding-left:1.2rem}
-figure{margin:1rem 0}
-img{display:block;max-width:100%;height:auto;border-radius:8px}
-svg.wl-chart{display:block;max-width:100%;height:auto;color:inherit;overflow:visible}
-.narrow{display:none}
-.pairs{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));
-gap:.5rem 2.5rem}
-.pairs svg.wl-chart{width:100%}
-.strip{display:flex;flex-wrap:wrap;gap:1rem 1.5rem}
-.strip figure{margin:.6rem 0;flex:0 1 250px}
-.scroll{overflow-x:auto;margin:.6rem 0 1rem}
-table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}
-th,td{padding:.3rem 1.4rem .3rem 0;text-align:left;border-bottom:1px solid var(--line);
-vertical-align:top}
-th{font-weight:600;color:var(--soft)}
-td.n,th.n{text-align:right}
-td{overflow-wrap:break-word}
-.columns td:first-child{color:var(--soft);padding-right:1rem;width:55%}
-figcaption{margin-top:.45rem}
-thead th{border-bottom-width:2px}
-.columns{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));
-gap:0 3rem}
-.columns table{width:100%}
-pre{background:var(--tint);padding:.8rem 1rem;border-radius:8px;white-space:pre-wrap;
-overflow-wrap:anywhere;font:.88rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
-user-select:all;margin:.4rem 0 1rem}
-footer{margin-top:3.5rem;padding-top:1rem;border-top:1px solid var(--line);color:var(--soft);
-font-size:.85rem;overflow-wrap:anywhere}
-@media screen and (max-width:700px){.wide{display:none}.narrow{display:block}
-.narrow svg.wl-chart{width:100%}}
-@media print{body{font-size:11pt}main{padding:0;max-width:none}h2{margin-top:1.8rem}
-h1,h2,h3{break-after:avoid}figure,tr,.facts,pre,.note{break-inside:avoid}
-pre{border:1px solid var(--line)}}
-"""
+WIDE, NARROW, HALF = 880, 340, 390  # pixels an SVG is drawn for: desk, phone, half a column
+_HERE = Path(__file__).parent
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """A whole HTML document."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_CSS}</style></head>\n"
-        f"<body><main>\n{chr(10).join(filter(None, body))}\n</main></body></html>\n"
+def page(title: str, body: Iterable[Part]) -> str:
+    """A whole HTML document: no request to anywhere, no script but those of this package."""
+    shell, scripts, styles = _kit()
+    return shell.render(title=title, body=list(body), scripts=scripts, styles=styles)
+
+
+@cache
+def _kit() -> tuple[Any, dict[str, tuple[Any, str]], dict[str, Any]]:
+    """The template of a page; scripts with the hashes that let them run; stylesheets."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
+    environment.filters["shown"] = shown
+    paths = {"uplot": "vendor/uPlot.iife.min.js", "page": "templates/page.js"}
+    texts = {name: (_HERE / path).read_text(encoding="utf-8") for name, path in paths.items()}
+    scripts = {name: (Markup(text), _hash(text)) for name, text in texts.items()}
+    styles = {"uplot": "vendor/uPlot.min.css", "page": "templates/page.css"}
+    sheets = {n: Markup((_HERE / path).read_text(encoding="utf-8")) for n, path in styles.items()}
+    sheets["palette"] = Markup(palette_css())
+    return environment.get_template("page.html"), scripts, sheets
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def write(path: str | Path, html: str) -> Path:
@@ -93,91 +63,125 @@ def write(path: str | Path, html: str) -> Path:
     return write_text(path, html)
 
 
-def header(title: str, tags: Iterable[str] = ()) -> str:
+# Parts -------------------------------------------------------------------------------------------
+
+
+def header(title: str, tags: Iterable[str] = ()) -> Part:
     """The name of the thing and what sets it apart."""
-    said = " · ".join(escape(tag) for tag in tags if tag)
-    below = f'<p class="tags">{said}</p>' if said else ""
-    return f"<header><h1>{escape(title)}</h1>{below}</header>"
+    return {"kind": "header", "title": title, "tags": " · ".join(filter(None, tags))}
 
 
-def section(title: str, *parts: str, text: str = "") -> str:
+def section(title: str, *parts: Part, text: str = "") -> Part:
     """A part of the page with its title; nothing if it has no content."""
-    content = "".join(filter(None, parts))
-    if not content:
-        return ""
-    intro = f"<p>{escape(text)}</p>" if text else ""
-    return f"<section><h2>{escape(title)}</h2>{intro}{content}</section>"
+    shown = [part for part in parts if part]
+    return {"kind": "section", "title": title, "text": text, "parts": shown} if shown else None
 
 
-def figure(draw: Callable[[int], str], caption: str = "") -> str:
-    """A chart drawn twice, for wide screens and for phones, so that text keeps its size."""
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return (
-        f'<figure><div class="wide">{draw(WIDE)}</div>'
-        f'<div class="narrow">{draw(NARROW)}</div>{below}</figure>'
-    )
+def group(style: str, *parts: Part) -> Part:
+    """Parts in a box of a CSS class, such as columns or strip; nothing if there are none."""
+    shown = [part for part in parts if part]
+    return {"kind": "group", "class": style, "parts": shown} if shown else None
 
 
-def pairs(charts: Sequence[str]) -> str:
-    """Charts of HALF a column side by side, below each other where there is no room."""
-    figures = "".join(f"<figure>{chart}</figure>" for chart in charts if chart)
-    return f'<div class="pairs">{figures}</div>' if figures else ""
+def heading(title: str, level: int = 3) -> Part:
+    """A title within a section."""
+    return {"kind": "heading", "title": title, "level": level}
 
 
-def facts(items: Iterable[tuple[str, str, str, str]]) -> str:
-    """Headline numbers: (name, number, unit, a line below)."""
-    entries = []
-    for name, value, unit, more in items:
-        after = f" <small>{escape(unit)}</small>" if unit else ""
-        below = f'<span class="more">{escape(more)}</span>' if more else ""
-        entries.append(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}{after}{below}</dd></div>")
-    return f'<dl class="facts">{"".join(entries)}</dl>' if entries else ""
+def soft(text: str) -> Part:
+    """A remark."""
+    return {"kind": "soft", "text": text} if text else None
 
 
-def note(title: str, lines: Sequence[str]) -> str:
+def link(address: str, text: str) -> Part:
+    """A link to a file beside the page."""
+    return {"kind": "link", "address": address, "text": text}
+
+
+def footer(words: Iterable[str]) -> Part:
+    return {"kind": "footer", "text": " · ".join(words)}
+
+
+def figure(chart: Draw | Part, caption: str = "") -> Part:
+    """A chart over the whole width; SVG is drawn twice, so that text keeps its size on phones."""
+    if not callable(chart):
+        return {"kind": "figure", "parts": [chart], "caption": caption} if chart else None
+    drawn = [raw(chart(width), name) for width, name in ((WIDE, "wide"), (NARROW, "narrow"))]
+    return {"kind": "figure", "parts": drawn, "caption": caption}
+
+
+def pairs(charts: Sequence[Part]) -> Part:
+    """Charts side by side, SVG of HALF a column; below each other where there is no room."""
+    shown = [raw(chart) if isinstance(chart, str) else chart for chart in charts if chart]
+    return group("pairs", *({"kind": "figure", "parts": [c], "caption": ""} for c in shown))
+
+
+def raw(text: str, style: str = "") -> Part:
+    """Markup that this package made, such as SVG: the only text that is not escaped."""
+    from markupsafe import Markup
+
+    return {"kind": "raw", "markup": Markup(text), "class": style}
+
+
+def film(path: Path, caption: str) -> Part:
+    """A GIF inside the page."""
+    data = path.read_bytes()
+    is_gif = len(data) >= 10 and data[:3] == b"GIF"
+    size = struct.unpack("<HH", data[6:10]) if is_gif else None
+    return {
+        "kind": "film",
+        "source": f"data:image/gif;base64,{base64.b64encode(data).decode()}",
+        "size": size,
+        "caption": caption,
+    }
+
+
+def facts(items: Iterable[Fact]) -> Part:
+    """Headline numbers."""
+    entries = list(items)
+    return {"kind": "facts", "entries": entries} if entries else None
+
+
+def note(title: str, lines: Sequence[str]) -> Part:
     """What the reader should know before anything else; nothing if there is nothing to say."""
-    if not lines:
-        return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<aside class="note"><strong>{escape(title)}</strong><ul>{items}</ul></aside>'
+    return {"kind": "note", "title": title, "lines": lines} if lines else None
 
 
-def command(text: str) -> str:
+def command(text: str) -> Part:
     """A command to copy; one click selects all of it."""
-    return f"<pre>{escape(text)}</pre>"
+    return {"kind": "command", "text": text}
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; numbers are rounded for people and set to the right."""
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Part:
+    """A table; numbers are rounded for people and set to the right, parts are shown as such."""
     rows = [list(row) for row in rows]
     if not rows:
-        return ""
+        return None
     right = [
         any(_is_number(row[i]) for row in rows)
         and all(_is_number(row[i]) or row[i] is None for row in rows)
         for i in range(len(rows[0]))
     ]
-
-    def cells(tag: str, values: Sequence[Any]) -> str:
-        marks = (' class="n"' if at_right else "" for at_right in right)
-        return "".join(
-            f"<{tag}{mark}>{escape(shown(value))}</{tag}>"
-            for mark, value in zip(marks, values, strict=True)
-        )
-
-    top = f"<thead><tr>{cells('th', head)}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+    return {"kind": "table", "head": list(head), "rows": rows, "right": right}
 
 
-def settings(values: Mapping[str, Any]) -> str:
+def measured_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Part:
+    """A table without the columns in which nothing was measured."""
+    kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
+    return table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def settings(values: Mapping[str, Any]) -> Part:
     """A table of names and values; nested settings get dotted names."""
     return table((), [[name, shown(value)] for name, value in flat(values).items()])
 
 
-def titled_settings(title: str, values: Mapping[str, Any]) -> str:
+def titled_settings(title: str, values: Mapping[str, Any]) -> Part:
     """`settings` under a title, as a column; nothing if there are none."""
-    return f"<div><h3>{title}</h3>{settings(values)}</div>" if values else ""
+    return group("", heading(title), settings(values)) if values else None
+
+
+# Values ------------------------------------------------------------------------------------------
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,22 +1,20 @@
 """The page of a run of any suite, and the sections that the pages of all suites share."""
 
-import base64
 import math
 import shlex
-import struct
-from collections.abc import Iterable, Sequence
-from functools import partial
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldloom.report import page, svg
+from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.colors import PALETTE, series_color
+from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.runs import Run, column, is_number
 
-POINTS = 200  # a line of more points than this is averaged
+POINTS = 400  # a line of more points than this is averaged
+# Of the run itself; the palette is left to agents, and to ways to act.
+TRAINING, GREEDY = "soft", "ink"
 # Metrics as people read them; others are shown under their own names.
 LABELS = {
     "epsilon": "exploration: chance of a random action",
@@ -28,6 +26,7 @@ LABELS = {
     "explained_variance": "explained variance of the returns",
     "length": "length of episodes",
 }
+_SHARES = ("epsilon", "clip_fraction", "solved")  # shown in per cent
 # Not charts of their own: counters, and what the learning curve shows.
 _NO_CHARTS = ("iteration", "steps", "seconds", "episodes", "return")
 
@@ -35,8 +34,8 @@ _NO_CHARTS = ("iteration", "steps", "seconds", "episodes", "return")
 def write_page(
     run: Run,
     *,
-    hero: str = "",
-    sections: Iterable[str],
+    hero: Part = None,
+    sections: Iterable[Part],
     tags: Sequence[str] = (),
     missing: Sequence[str] = (),
     unit: str = "steps",
@@ -61,7 +60,7 @@ def write_page(
         *sections,
         _about_run(run),
         _commands(run, no_resume),
-        f"<footer>{escape(' · '.join(last))}</footer>",
+        page.footer(last),
     ]
     html = page.page(" · ".join(filter(None, (name, *tags))), body)
     return page.write(run.path / "report.html", html)
@@ -81,9 +80,6 @@ def _incomplete(run: Run, unit: str) -> list[str]:
     if not run.timing:
         lines.append("There are no timing results (timing.json).")
     return lines + sorted(set(run.unreadable))
-
-
-Fact = tuple[str, str, str, str]  # name, number, unit, a line below
 
 
 def facts(run: Run, unit: str = "steps", score: str = "greedy score") -> list[Fact]:
@@ -114,23 +110,9 @@ def facts(run: Run, unit: str = "steps", score: str = "greedy score") -> list[Fa
     return items
 
 
-def hero(items: Sequence[Fact], film: str = "") -> str:
+def hero(items: Sequence[Fact], film: Part = None) -> Part:
     """A film beside the headline numbers."""
-    content = film + (page.facts(items) if items else "")
-    return f'<div class="hero">{content}</div>' if content else ""
-
-
-def film_figure(path: Path, caption: str) -> str:
-    """A GIF inside the page."""
-    data = path.read_bytes()
-    size = ""
-    if len(data) >= 10 and data[:3] == b"GIF":
-        width, height = struct.unpack("<HH", data[6:10])
-        size = f' width="{width}" height="{height}"'
-    text = escape(caption)
-    source = f"data:image/gif;base64,{base64.b64encode(data).decode()}"
-    image = f'<img src="{source}" alt="{text}"{size}>'
-    return f"<figure>{image}<figcaption>{text}</figcaption></figure>"
+    return page.group("hero", film, page.facts(items))
 
 
 def thin(
@@ -149,32 +131,42 @@ def thin(
     return xs, ys
 
 
-def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps") -> str:
-    """The learning curve: returns while it trained, and greedy evaluations with their error."""
-    lines = []
+def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps") -> Part:
+    """Learning curves over steps and over seconds: training, and greedy evaluations."""
+    charts = []
+    for over, label in (("steps", unit), ("seconds", "seconds of training")):
+        lines = training_line(run, over)
+        if run.evals:
+            columns = [column(run.evals, name) for name in (over, "mean", "stderr")]
+            lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=GREEDY))
+        if lines and any(map(is_number, [*run.column(over), *column(run.evals, over)])):
+            chart = line_chart(
+                lines,
+                label,
+                y_label,
+                title="Learning curve" if over == "steps" else "Learning curve over time",
+                references=run.reference_scores(),
+                height=380 if over == "steps" else 300,
+            )
+            charts.append(page.figure(chart, _averaged(run) if over == "steps" else ""))
+    return page.section("Learning", *charts)
+
+
+def training_line(run: Run, over: str = "steps") -> list[Series]:
+    """The return while it trained, as a list: empty if none was written."""
     returns = run.column("return")
-    if any(map(is_number, returns)):
-        x, y = thin(run.column("steps"), returns)
-        lines.append(Series("training, with exploration", x, y, faint=True))
-    if run.evals:
-        columns = [column(run.evals, name) for name in ("steps", "mean", "stderr")]
-        ink = None if lines else series_color(1)
-        lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=ink))
-    if not lines:
-        return ""
+    if not any(map(is_number, returns)):
+        return []
+    points = thin(run.column(over), returns)
+    return [Series("training, with exploration", *points, faint=True, color=TRAINING)]
+
+
+def _averaged(run: Run) -> str:
     every = math.ceil(len(run.metrics) / POINTS)
-    caption = f"Each point of the training is the mean of {every} iterations." if every > 1 else ""
-    labels: dict[str, Any] = {"title": "Learning curve", "x_label": unit, "y_label": y_label}
-    draw = partial(learning_chart, lines, **labels, references=run.reference_scores())
-    return page.section("Learning", page.figure(draw, caption))
+    return f"Each point of the training is the mean of {every} iterations." if every > 1 else ""
 
 
-def learning_chart(lines: Sequence[Series], width: int, **options: Any) -> str:
-    """A `line_chart` as tall as the first one of a page is, on a desk and on a phone."""
-    return line_chart(lines, width, height=340 if width > page.HALF else 300, **options)
-
-
-def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") -> str:
+def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") -> Part:
     """Small charts of what happens inside the learners: every metric that is a number."""
     if names is None:
         written = dict.fromkeys(name for row in run.metrics for name in row)
@@ -187,18 +179,39 @@ def inside(run: Run, names: Sequence[str] | None = None, unit: str = "steps") ->
             continue
         label = LABELS.get(name, name.replace("_", " "))
         log = name.endswith(("loss", "norm")) and 0 < 20 * min(present) < max(present)
-        ink = svg.color(len(charts) % len(PALETTE))
-        line = Series(name, *thin(run.column("steps"), values), color=ink)
-        shown = label + " (log)" * log
-        labels: dict[str, Any] = {"title": label, "x_label": unit, "y_label": shown}
-        zero = name == "epsilon"
-        charts.append(
-            line_chart([line], page.HALF, **labels, log_y=log, include_zero=zero, height=230)
-        )
+        share = name in _SHARES
+        if share:
+            values = percent(values)
+        line = Series(name.replace("_", " "), *thin(run.column("steps"), values), color=TRAINING)
+        look: dict[str, Any] = {"title": label, "log_y": log, "share": share, "height": 250}
+        charts.append(line_chart([line], unit, label + " (log)" * log + ", %" * share, **look))
     return page.section("Inside the learners", page.pairs(charts))
 
 
-def _about_run(run: Run) -> str:
+def percent(shares: Iterable[Any]) -> list[float | None]:
+    """Shares in per cent; None where there is no number."""
+    return [100.0 * share if is_number(share) else None for share in shares]
+
+
+def share_error(share: Any, count: int) -> float | None:
+    """The standard error of a share of `count` independent cases; None if one is not known."""
+    known = is_number(share) and 0.0 <= share <= 1.0 and count > 0
+    return math.sqrt(share * (1.0 - share) / count) if known else None
+
+
+def origin(result: Mapping[str, Any], title: str = "How it was measured") -> Part:
+    """How and where the figures were made: command, notes, machine and versions."""
+    command = page.command(str(result["command"])) if result.get("command") else None
+    tables = []
+    for heading, name in (("Machine", "machine"), ("Versions", "versions")):
+        given = result.get(name) or {}
+        values = given if isinstance(given, Mapping) else {name: given}
+        tables.append(page.titled_settings(heading, values))
+    notes = [str(note) for note in result.get("notes") or ()]
+    return page.section(title, command, notes, page.group("columns", *tables))
+
+
+def _about_run(run: Run) -> Part:
     """Settings, timing, machine and versions of any run."""
     machine = run.about.get("machine")
     parts = {
@@ -208,19 +221,18 @@ def _about_run(run: Run) -> str:
         "Versions": run.part("versions"),
     }
     left, *right = (page.titled_settings(title, values) for title, values in parts.items())
-    columns = f'<div class="columns">{left}<div>{"".join(right)}</div></div>'
-    return page.section("The run", columns)
+    return page.section("The run", page.group("columns", left, page.group("", *right)))
 
 
-def _commands(run: Run, no_resume: str) -> str:
+def _commands(run: Run, no_resume: str) -> Part:
     """How to repeat a run, and how to go on with it; `no_resume` says why that cannot be."""
     command = run.about.get("command")
-    parts = ["<h3>The same run again</h3>" + page.command(str(command))] if command else []
-    parts.append("<h3>Go on from its last checkpoint</h3>")
+    parts = [page.heading("The same run again"), page.command(str(command))] if command else []
+    parts.append(page.heading("Go on from its last checkpoint"))
     if no_resume:
-        parts.append(f"<p>{escape(no_resume)}</p>")
+        parts.append(no_resume)
     elif not run.has_checkpoint:
-        parts.append("<p>It has no checkpoint to go on from.</p>")
+        parts.append("It has no checkpoint to go on from.")
     else:
         resume = ["worldloom", "train", "--resume", str(run.path)]
         if run.planned is not None and run.steps >= run.planned:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -59,7 +59,7 @@ class Run:
         return [(name, float(score)) for name, score in scores if is_number(score)]
 
 
-def column(rows: Sequence[Row], name: str) -> list[Any]:
+def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     """One value of each row; None where it was not written."""
     return [row.get(name) for row in rows]
 

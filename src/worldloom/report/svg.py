@@ -4,20 +4,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from worldloom.report.axes import Scale, tick_labels
-from worldloom.report.colors import PALETTE, lighter, rgb, series_color
+from worldloom.report.colors import Color, css_color, palette_css, series_color
 
 TEXT_SIZE = 12.5  # pixels: charts are drawn at the size at which they are shown
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-# In dark mode, on paper never, text is light and the palette a little lighter.
-_AT_NIGHT = "".join(
-    "--wl-{}:#{:02x}{:02x}{:02x};".format(i + 1, *lighter(rgb(ink), 0.22))
-    for i, ink in enumerate(PALETTE)
-)
+# Pictures in a README stand alone: what a page's stylesheet has, they bring along.
 _STYLE = (
-    ".wl-chart{color:#20242e}"
-    "@media screen and (prefers-color-scheme:dark)"
-    f"{{.wl-chart{{color:#e4e6ec;{_AT_NIGHT}}}}}"
-    ".wl-chart .at{opacity:0}.wl-chart .at:hover{opacity:1}.wl-chart .bar:hover{opacity:.75}"
+    palette_css().replace(":root", ".wl-chart")
+    + ".wl-chart{color:#20242e;--soft:#5d6472;--good:#1b7a3b;--bad:#c0392b}"
+    "@media screen and (prefers-color-scheme:dark){.wl-chart{color:#e4e6ec;--soft:#9ba2b0;"
+    "--good:#4fc37a;--bad:#f2867a}}.wl-chart .bar:hover{opacity:.75}"
 )
 
 
@@ -31,9 +27,13 @@ def chart(parts: Iterable[str], width: float, height: float, title: str) -> str:
     )
 
 
-def color(i: int, given: str | None = None) -> str:
-    """The colour of series `i`: a page can set the variable --wl-1 and so on."""
-    return escape(given) if given else f"var(--wl-{i + 1},{series_color(i)})"
+def color(given: Color) -> str:
+    """A colour as CSS, for an SVG within a page or alone."""
+    if given == "ink":
+        return "inherit"
+    fallback = "#5d6472" if isinstance(given, str) else series_color(given)
+    name = css_color(given)
+    return f"var({name},{fallback})" if name.startswith("--") else fallback
 
 
 def text_width(text: str) -> float:
@@ -65,36 +65,18 @@ def rect(
     )
 
 
-def y_axis(up: Scale, left: float, right: float) -> str:
-    """Grid lines across the chart, labelled at their left ends."""
-    parts = []
-    for value, label in zip(up.ticks, tick_labels(up.ticks), strict=True):
-        y = float(up(value))
-        parts.append(line(left, y, right, y, 0.14))
-        parts.append(text(left - 8, y + 4, label, "end", dim=True))
-    return f'<g class="y-axis">{"".join(parts)}</g>'
-
-
-def x_axis(across: Scale, top: float | None, bottom: float, label: str) -> str:
-    """Ticks along the bottom; with `top`, grid lines up to it instead."""
+def x_axis(across: Scale, top: float, bottom: float, label: str) -> str:
+    """Grid lines from top to bottom, labelled below."""
     parts = []
     for value, words in zip(across.ticks, tick_labels(across.ticks), strict=True):
         x = float(across(value))
-        start, opacity = (bottom - 4, 0.5) if top is None else (top, 0.14)
-        parts.append(line(x, start, x, bottom, opacity))
+        parts.append(line(x, top, x, bottom, 0.14))
         # The outermost labels must not leave the picture.
         anchor = "start" if x < text_width(words) / 2 else "middle"
         parts.append(text(x, bottom + 17, words, anchor, dim=True))
-    if top is None:
-        parts.append(line(across.start, bottom, across.end, bottom, 0.5))
     if label:
         parts.append(text((across.start + across.end) / 2, bottom + 36, label, "middle", dim=True))
     return f'<g class="x-axis">{"".join(parts)}</g>'
-
-
-def y_labels_width(up: Scale) -> float:
-    """The room that the labels of a vertical axis need."""
-    return 14 + max(map(text_width, tick_labels(up.ticks)))
 
 
 def legend(names: Sequence[str], colors: Sequence[str], width: float) -> tuple[str, float]:

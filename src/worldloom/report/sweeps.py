@@ -8,10 +8,11 @@ from typing import Any
 
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.measured import origin
+from worldloom.report.page import Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart
+from worldloom.report.run_page import origin, thin
+from worldloom.report.runs import column
 
-_BARS = {"mean of the seeds": "mean", "worst seed": "worst"}
 _LINES = 8  # more learning curves than this are no longer told apart
 
 
@@ -39,34 +40,36 @@ def _label(row: Mapping[str, Any]) -> str:
     return str(row.get("settings") or "defaults")
 
 
-def _scores(rows: Sequence[Mapping[str, Any]]) -> str:
+def _scores(rows: Sequence[Mapping[str, Any]]) -> Part:
     if not rows:
-        return ""
-    labels = [_label(row) for row in rows]
-    groups = [Bars(name, [row[key] for row in rows]) for name, key in _BARS.items()]
+        return None
+    groups = [
+        Bars("mean of the seeds ± s.e.", column(rows, "mean"), "ink", column(rows, "stderr")),
+        Bars("worst seed", column(rows, "worst"), "soft"),
+    ]
     title, label = "Score of each point", "evaluation score"
-    draw = partial(bar_chart, labels, groups, title=title, axis_label=label)
-    caption = "Mean over seeds, and the seed that scored worst; standard errors are in the table."
-    return page.section("Scores", page.figure(draw, caption))
+    draw = partial(bar_chart, list(map(_label, rows)), groups, title=title, axis_label=label)
+    return page.section("Scores", page.figure(draw))
 
 
-def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
+def _curves(rows: Sequence[Mapping[str, Any]]) -> Part:
     drawn = [row for row in rows if row.get("curve")]
     best = sorted(drawn, key=lambda row: -math.inf if row["mean"] is None else row["mean"])
     lines = []
     for row in best[::-1][:_LINES]:
         each = row.get("steps_per_iteration", 1)
         steps = [each * n for n in range(1, len(row["curve"]) + 1)]  # at the end of each iteration
-        lines.append(Series(_label(row), steps, row["curve"]))
+        lines.append(Series(_label(row), *thin(steps, row["curve"])))
     if not lines:
-        return ""
-    label = "return in training, or loss"
-    draw = partial(line_chart, lines, x_label="steps", y_label=label, height=340)
+        return None
+    chart = line_chart(lines, "steps", "return in training, or loss", height=380)
     shown = f"The {len(lines)} best points." if len(rows) > len(lines) else ""
-    return page.section("On the way there", page.figure(draw, f"Means over seeds. {shown}".strip()))
+    return page.section(
+        "On the way there", page.figure(chart, f"Means over seeds. {shown}".strip())
+    )
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _table(rows: Sequence[Mapping[str, Any]]) -> Part:
     head = ["settings", "mean", "s.e.", "worst seed", "scores of the seeds", "seconds", "program"]
     columns = ("mean", "stderr", "worst", "scores", "seconds", "program")
     shown = [

@@ -98,3 +98,21 @@ def test_nothing_is_scored_after_a_world_has_ended():
     assert 2 <= found.agent_scores.min() < found.agent_scores.max() <= 7
     states, paid = evaluate.film(agents, jax.random.key(2))
     assert paid.tolist() == [2.0 * (turn < states.length[0]) for turn in range(9)]
+
+
+def test_where_one_wins_what_another_loses_half_of_the_agents_play_against_random_ones():
+    from worldloom.suites.grid import tag
+
+    env = tag.make(num_agents=4, height=5, width=5, horizon=12)
+    evaluate = GridEvaluator(env, stay, episodes=16, rivals=True)
+    found = evaluate(jnp.zeros(4), jax.random.key(0))
+    assert np.ptp(found.scores) < 1e-4
+    assert found.against_random.shape == (16,)
+    row = found.to_dict()
+    # Random agents tag those that stand in their way, or come by; some difference there is.
+    assert np.ptp(found.against_random) > 0.1
+    assert row["against_random"] == pytest.approx(found.against_random.mean())
+    assert row["paid"] == pytest.approx(found.paid.mean())
+    assert len(row["agents_stderr"]) == 4
+    others = GridEvaluator(countdown(2, 9), stay, episodes=4, rivals=True)
+    assert "against_random" not in others(jnp.zeros(2), jax.random.key(0)).to_dict()

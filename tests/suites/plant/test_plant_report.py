@@ -9,9 +9,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from report.reading import at, charts, drawings
+from suites.plant.made_run import (
+    PLANT,
+    E,
+    T,
+    made_up_trajectories,
+    make_run,
+    outcome,
+    write_trajectories,
+)
 from worldloom.suites.plant import episode as plant_episode
 from worldloom.suites.plant.charts import PlantFacts
-from worldloom.suites.plant.evaluate import Trajectories
 from worldloom.suites.plant.ope_page import Interval, interval_chart
 from worldloom.suites.plant.page import write_report
 from worldloom.suites.plant.suite import SUITE
@@ -20,161 +29,16 @@ from worldloom.training.config import make_config
 from worldloom.training.run import train
 
 MINUS = "\N{MINUS SIGN}"
-T, E = 60, 3  # of the trajectories that are made up
-PLANT = {
-    "observation": [
-        {"name": "temperature", "unit": "K", "low": 300.0, "high": 400.0},
-        {"name": "patient_weight", "unit": "kg", "low": 40.0, "high": 120.0},
-    ],
-    "action": [{"name": "feed", "unit": "L/min", "low": 80.0, "high": 120.0}],
-    "limits": [
-        {"name": "runaway", "signal": "temperature", "kind": "at_most", "bound": 375.0,
-         "hard": True},
-        {"name": "feed_shock", "signal": "feed", "kind": "rate", "bound": 10.0, "hard": False},
-    ],
-    "step_seconds": 60.0,
-    "horizon": T,
-}  # fmt: skip
-
-
-def outcome(mean, violated, acts=0.0, emergencies=0.0):
-    return {
-        "return": mean, "return_stderr": 1.5, "discounted_return": mean / 2, "length": 60.0,
-        "violated": violated, "worst_margin": [-4.25, None], "interventions": acts,
-        "emergencies": emergencies,
-    }  # fmt: skip
-
-
-def made_up_trajectories():
-    """Episode 1 runs away when it is bare; behind the filter it is held back, then stopped."""
-    alive = np.ones((T, E), bool)
-    hot = np.full((T, E), 350.0)
-    hot[:, 1] = np.linspace(350.0, 379.0, T)
-    obs = np.stack([hot, np.full((T, E), 70.0)], -1)
-    base = {
-        "alive": alive, "reward": np.ones((T, E)), "obs": obs, "action": np.zeros((T, E, 1)),
-        "margins": np.stack([375.0 - hot, np.full((T, E), 10.0)], -1),
-        "intervened": np.zeros((T, E), bool), "emergency": np.zeros((T, E), bool),
-    }  # fmt: skip
-    ended = alive.copy()
-    ended[50:, 1] = False
-    bare = base | {"alive": ended}
-    cool = np.minimum(hot, 370.0)
-    acts, stop = np.zeros((T, E), bool), np.zeros((T, E), bool)
-    acts[20:30, 1], stop[40:, 1] = True, True
-    filtered = base | {
-        "obs": np.stack([cool, obs[..., 1]], -1), "intervened": acts | stop, "emergency": stop,
-        "margins": np.stack([375.0 - cool, np.full((T, E), 10.0)], -1),
-    }  # fmt: skip
-    return Trajectories(**bare), Trajectories(**filtered)
-
-
-def write_trajectories(folder, bare, filtered):
-    kept = {
-        f"{way}_{name}": value
-        for way, trajectories in (("bare", bare), ("filtered", filtered))
-        for name, value in vars(trajectories).items()
-    }
-    np.savez(folder / "trajectories.npz", **kept)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A run of 40 iterations as training leaves it, made up."""
-    folder = tmp_path / "reactor-iql"
-    (folder / "checkpoints" / "40").mkdir(parents=True)
-    config = {
-        "env": "reactor",
-        "algo": "iql",
-        "dataset": "medium",
-        "seed": 3,
-        "steps": 40_000,
-        "eval_episodes": 64,
-        "ope_updates": 500,
-        "world": {},
-    }
-    provenance = {"env": "reactor", "quality": "medium", "seed": "11"}
-    data = {"name": "reactor-medium", "digest": "ab12" * 16, "rows": 4, "episodes": 2}
-    about = {
-        "format": 2,
-        "suite": "plant",
-        "command": "worldloom train reactor",
-        "config": config,
-        "steps_per_iteration": 1000,
-        "plant": PLANT,
-        "data": data | {"provenance": provenance},
-        "constraints": ["box feed", "runaway"],
-    }
-    (folder / "config.json").write_text(json.dumps(about))
-    metrics = [
-        {
-            "iteration": n + 1,
-            "steps": 1000 * (n + 1),
-            "critic_loss": 0.9**n,
-            "q": n / 10,
-            "novel": 1.0,
-            "seconds": n / 2,
-        }
-        for n in range(40)
-    ]
-    evals = [
-        {
-            "iteration": n,
-            "steps": 1000 * n,
-            "seconds": n / 2,
-            "mean": 90.0 + n,
-            "score": 60.0 + n / 10,
-            "bare": outcome(100.0 + n, [0.25, 0.0]),
-            "filtered": outcome(90.0 + n, [0.0, 0.0], 0.125, 0.02),
-        }
-        for n in (10, 20, 30, 40)
-    ]
-    for name, rows in (("metrics", metrics), ("eval", evals)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "timing.json").write_text(json.dumps({"train_seconds": 20.0, "steps": 40_000}))
-    fitted = {"value": 65.0, "low": 61.0, "high": 69.0, "effective": 25.0}
-    sampled = {"value": 50.0, "low": 48.0, "high": 52.0, "effective": 1.25}
-    ope = {
-        "gamma": 0.99,
-        "logged_return": 41.0,
-        "true_return": 66.5,
-        "steps": 40_000,
-        "estimates": [
-            {"method": "fitted Q evaluation", **fitted},
-            {"method": "weighted importance sampling, per decision", **sampled},
-        ],
-        "support": {"distance": 1.0, "logged_distance": 0.9, "change": 0.3, "outside": 0.1},
-    }
-    (folder / "ope.json").write_text(json.dumps(ope))
-    bare, filtered = made_up_trajectories()
-    kept = {f"bare_{n}": v for n, v in vars(bare).items()}
-    np.savez(
-        folder / "trajectories.npz",
-        **kept,
-        **{f"filtered_{n}": v for n, v in vars(filtered).items()},
-    )
-    (folder / "constraints.yaml").write_text(
-        "emergency:\n  feed: 80 L/min\nlatch_after: 3 # <now>\n"
-    )
-    rows = np.zeros((4, 2), np.float32)
-    np.savez(
-        folder / "data.npz", obs=rows, next_obs=rows, action=rows[:, :1], done=[0, 0, 0, 0],
-        truncated=[0, 1, 0, 1], reward=[1.0, 2.0, 30.0, 4.0],
-        cost=[[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]],
-    )  # fmt: skip
-    return folder
+    return make_run(tmp_path / "reactor-iql")
 
 
 def change(folder, name, **parts):
     path = folder / name
     path.write_text(json.dumps(json.loads(path.read_text()) | parts))
-
-
-def charts_of(page):
-    """Every chart of a page as a tree, by its label."""
-    found = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    trees = [ElementTree.fromstring(text) for text in found]
-    return {tree.get("aria-label"): tree for tree in trees}
 
 
 def marked(tree, name):
@@ -241,11 +105,18 @@ def test_the_headline_is_of_the_last_evaluation_and_of_the_log(folder):
 
 
 def test_returns_are_drawn_over_updates_beside_the_data_s_own(folder):
-    page = write_report(folder).read_text()
-    assert "logged data 18.5" in page  # the dashed line
-    assert "updates 40,000\nbehind the filter ± s.e.: 130 ± 1.5\nbare policy ± s.e.: 140" in page
-    assert "acts: 12.5\nemergency action: 2" in page
-    assert "behind the filter: 0\nbare policy: 25" in page
+    found = charts(write_report(folder).read_text())
+    returns = found["Return in the plant"]
+    assert returns["references"] == [["logged data", 18.5]]
+    assert returns["x_label"] == "updates"
+    said = at(returns, 40_000)
+    assert said == {"behind the filter ± s.e.": "130 ± 1.5", "bare policy ± s.e.": "140 ± 1.5"}
+    assert at(found["Return in the plant over time"], 20.0) == said
+    acts = found["% of steps in which the filter"]
+    assert at(acts, 40_000) == {"acts": "12.5", "emergency action": "2"}
+    beyond = found["% of steps beyond the limit crossed most"]
+    assert at(beyond, 40_000) == {"behind the filter": "0", "bare policy": "25"}
+    assert acts["range"] == beyond["range"] == [0, 100]
 
 
 def test_limits_are_in_their_units_for_log_policy_and_filter(folder):
@@ -269,7 +140,7 @@ def test_a_hard_limit_crossed_behind_the_filter_is_told_first(folder):
 
 def test_estimates_stand_beside_the_truth(folder):
     page = write_report(folder).read_text()
-    tree = charts_of(page)["Estimates beside the truth"]
+    tree = drawings(page)["Estimates beside the truth"]
     said = [node[0].text for node in marked(tree, "interval")]
     assert said[0] == "fitted Q evaluation: 65, from 61 to 69"
     assert "in truth 66.5" in page
@@ -347,9 +218,11 @@ def test_the_episode_shown_is_the_one_in_which_the_filter_has_most_to_do(folder)
     page = write_report(folder).read_text()
     assert "in which the filter has most to do" in page
     # After 50 steps of a minute the bare plant is lost: its line ends, the filtered one goes on.
+    margin = charts(page)["runaway: margin, K"]
     last = 375.0 - float(bare.obs[49, 1, 0])
-    assert f"time, min 50\nbare: {last:.4g}"[:19] in page
-    assert "time, min 60\nfiltered: 5" in page
+    assert at(margin, 50.0)["bare"].startswith(f"{last:.4g}".replace("-", MINUS)[:4])
+    assert "bare" not in at(margin, 60.0)
+    assert at(margin, 60.0)["filtered"].startswith("5")
 
 
 def test_without_interventions_it_is_the_one_closest_to_a_hard_limit(folder):
@@ -371,41 +244,30 @@ def test_time_ends_where_the_longest_episode_shown_ends(folder):
     bare, filtered = made_up_trajectories()
     filtered.alive[45:, 1] = False
     write_trajectories(folder, bare, filtered)
-    charts = charts_of(write_report(folder).read_text())
+    found = charts(write_report(folder).read_text())
 
     def last(chart):
-        says = [node[0].text.split("\n")[0] for node in marked(chart, "at")]
-        return float(says[-1].removeprefix("time, min "))
+        return max(line["x"][-1] for line in chart["series"])
 
-    assert last(charts["runaway: margin, K"]) == 60.0  # of the other episodes, as a band
-    assert last(charts["temperature, K"]) <= 50.0
+    assert last(found["runaway: margin, K"]) == 60.0  # of the other episodes, as a band
+    assert last(found["temperature, K"]) <= 50.0
 
 
 def test_what_the_filter_did_is_shaded_where_it_did_it(folder):
-    chart = charts_of(write_report(folder).read_text())["runaway: margin, K"]
-    names = [node.text for node in marked(chart, "legend")[0].iter() if node.text]
-    assert names == ["bare", "filtered", "filter acts", "emergency action"]
-    shades = marked(chart, "band")[-2:]
-    left, right = 0.0, 60.0  # minutes at both ends of the axis
-    axis = next(n for n in reversed(list(marked(chart, "x-axis")[0])) if n.tag.endswith("line"))
-    start, end = float(axis.get("x1")), float(axis.get("x2"))
-
-    def minutes(band):
-        x = [float(x) for x in re.findall(r"[ML](\S+) ", band.get("d"))]
-        return [left + (at - start) / (end - start) * (right - left) for at in (min(x), max(x))]
-
-    assert minutes(shades[0]) == pytest.approx([20.0, 30.0], abs=1.1)
-    assert minutes(shades[1]) == pytest.approx([40.0, 60.0], abs=1.1)
+    chart = charts(write_report(folder).read_text())["runaway: margin, K"]
+    assert [line["name"] for line in chart["series"]] == ["bare", "filtered"]
+    assert [shade["name"] for shade in chart["shades"]] == ["filter acts", "emergency action"]
+    assert [shade["spans"] for shade in chart["shades"]] == [[[20.0, 30.0]], [[40.0, 60.0]]]
 
 
 def test_actuators_are_in_physical_units_and_dead_signals_are_left_out(folder):
     page = write_report(folder).read_text()
-    charts = charts_of(page)
-    assert "feed, L/min (actuator)" in charts
-    assert "bare: 100\nfiltered: 100" in page  # action 0 is the middle of 80 to 120
-    assert "patient weight, kg" not in charts
+    found = charts(page)
+    # Action 0 is the middle of 80 to 120.
+    assert at(found["feed, L/min (actuator)"], 0.0) == {"bare": "100", "filtered": "100"}
+    assert "patient weight, kg" not in found
     assert "1 more signal is not drawn: without a change in this episode." in page
-    assert "runaway 375" in page  # the limit, on the chart of its signal
+    assert found["temperature, K"]["references"] == [["runaway", 375.0]]
 
 
 def test_long_episodes_are_drawn_in_stretches_that_keep_the_smallest_margin():
@@ -460,7 +322,7 @@ def test_a_signal_without_an_end_to_its_range_is_shown(folder):
     config = json.loads(path.read_text())
     config["plant"]["observation"][0]["high"] = None
     path.write_text(json.dumps(config))
-    assert "temperature, K" in charts_of(write_report(folder).read_text())
+    assert "temperature, K" in charts(write_report(folder).read_text())
 
 
 @pytest.mark.parametrize("name", ["ope.json", "trajectories.npz", "data.npz"])
@@ -510,34 +372,3 @@ def test_what_a_file_says_is_shown_and_not_obeyed(folder):
     page = write_report(folder).read_text()
     assert "# &lt;now&gt;" in page
     assert "<now>" not in page
-
-
-# In a browser --------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-def test_the_page_fits_the_screen_and_loads_nothing(folder, browser, width):
-    wrong = []
-    view = browser.new_page(viewport={"width": width, "height": 800})
-    view.on("console", lambda message: wrong.append(message.text))
-    view.on("pageerror", lambda error: wrong.append(str(error)))
-    view.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
-        ),
-    )
-    view.goto(write_report(folder).as_uri())
-    assert view.evaluate("document.documentElement.scrollWidth") <= width
-    charts = view.evaluate(
-        """() => [...document.querySelectorAll('svg.wl-chart')]
-            .map(svg => svg.getBoundingClientRect())
-            .filter(box => box.width > 0).map(box => [box.left, box.right])"""
-    )
-    view.close()
-    assert wrong == []
-    # Returns and their two small ones, limits, estimates, two margins, temperature, feed and
-    # reward, and three of the learner.
-    assert len(charts) == 3 + 1 + 1 + 2 + 3 + 3
-    assert all(left >= 0 and right <= width for left, right in charts)

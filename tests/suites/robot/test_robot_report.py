@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 
+from report.reading import at, charts
+from suites.robot.made_run import STEPS, make_walk
 from worldloom import suites
 from worldloom.suites.robot.film import Pictures
 from worldloom.suites.robot.page import write_report
 from worldloom.training import run as runs
 from worldloom.training.config import make_config
-
-STEPS = 12  # of an iteration
 
 
 @pytest.fixture(scope="module")
@@ -48,37 +48,8 @@ def change(path, **settings):
 
 @pytest.fixture
 def walk(folder):
-    """The folder of a walk of 300 iterations that learned, beside a motion prior; made up."""
-    terms = {"alive": 0.5, "track": 2.0, "slip": 0.5}
-    change(folder / "config.json", task="walk", steps=300 * STEPS)
-    about = json.loads((folder / "config.json").read_text())
-    about["config"]["amp"]["weight"] = 0.05
-    about |= {"terms": terms, "task": "walk"}
-    (folder / "config.json").write_text(json.dumps(about))
     (folder / "ladder.json").unlink()
-    rows = []
-    for n in range(300):
-        row = {
-            "iteration": n + 1, "steps": STEPS * (n + 1), "episodes": 20, "seconds": 1.0 * n,
-            "return": n / 3, "length": 60 + 3 * n, "fell": 1 - n / 300, "error": 0.5,
-            "diverged": 0.05 if n < 2 else 0.0, "skipped": 0.0, "kl": 0.01, "clip_fraction": 0.1,
-            "entropy": 5 - n / 50, "explained_variance": 0.9, "prior_style": n / 600,
-            "prior_real_score": 0.9, "prior_fake_score": 0.2, "prior_real_accuracy": 0.97,
-            "prior_fake_accuracy": 0.98, "prior_penalty": 0.01,
-        }  # fmt: skip
-        if n % 7 == 3:  # no episode ended in this update
-            row |= {"return": None, "length": None, "fell": None, "error": None}
-        rows.append(row)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    evals = [
-        {"iteration": n, "steps": STEPS * n, "seconds": 60.0 * n, "survived": n / 300,
-         "good": n / 400, "error": 0.3 - n / 1500, "mean": n / 2, "stderr": 1.0, "episodes": 64,
-         "length": 3.0 * n, "gait_distance": 0.25,
-         "terms": {"alive": 1.0, "track": n / 300, "slip": -0.125}}
-        for n in (100, 200, 300)
-    ]  # fmt: skip
-    (folder / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evals))
-    return folder
+    return make_walk(folder)
 
 
 # What it says --------------------------------------------------------------------------------
@@ -99,13 +70,17 @@ def test_a_run_leaves_a_page_with_its_film_and_its_pushes(finished):
 
 def test_a_walk_is_judged_by_its_speed_and_the_prior_by_its_judge(walk):
     page = write_report(walk).read_text()
-    for words in ("walk · level 4", "as fast as asked", "m/s off the command", "wanted 0.075",
+    for words in ("walk · level 4", "as fast as asked", "m/s off the command",
                   "of 64 episodes at 0.15 to 0.3 m/s", "rad from the reference gait",
                   "Motion prior", "score by the discriminator", "amp.weight"):  # fmt: skip
         assert words in page, words
+    assert charts(page)["m/s off the command"]["references"] == [["wanted", 0.075]]
     assert "<h2>Pushes</h2>" not in page
-    assert "stays up: 100\n" in page  # of the last evaluation, in per cent
-    assert "as fast as asked: 75<" in page
+    shares = charts(page)["% of greedy episodes"]
+    # Of the last evaluation, in per cent: 64 episodes.
+    said = at(shares, 300 * STEPS)
+    assert said == {"stays up ± s.e.": "100 ± 0", "as fast as asked ± s.e.": "75 ± 5.4"}
+    assert shares["range"] == [0, 100]
 
 
 def test_terms_are_told_in_reward_a_second_with_their_weights(walk):
@@ -113,7 +88,8 @@ def test_terms_are_told_in_reward_a_second_with_their_weights(walk):
     assert "track: 2<" in page  # 1 of the term, at a weight of 2
     assert "alive: 0.5<" in page
     assert "slip: \N{MINUS SIGN}0.0625<" in page
-    assert "track: 0.6667<" in page  # of the first evaluation, in the small chart
+    small = charts(page)["track, weight 2"]
+    assert at(small, 100 * STEPS) == {"track": "0.6667"}  # of the first evaluation
 
 
 def test_simulations_that_diverged_are_counted(walk):
@@ -192,39 +168,3 @@ def test_an_interrupted_run_is_reported_without_pictures(folder, finished, monke
     Pictures().on_end(finished)
     assert finished.report().exists()
     assert not (folder / "robot.gif").exists()
-
-
-# In a browser --------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-def test_the_page_fits_the_screen_and_loads_nothing(walk, browser, width):
-    wrong = []
-    view = browser.new_page(viewport={"width": width, "height": 800})
-    view.on("console", lambda message: wrong.append(message.text))
-    view.on("pageerror", lambda error: wrong.append(str(error)))
-    view.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
-        ),
-    )
-    view.goto(write_report(walk).as_uri())
-    assert view.evaluate("document.documentElement.scrollWidth") <= width
-    charts = view.evaluate(
-        """() => [...document.querySelectorAll('svg.wl-chart')]
-            .map(svg => svg.getBoundingClientRect())
-            .filter(box => box.width > 0).map(box => [box.left, box.right])"""
-    )
-    film = view.evaluate("document.querySelector('img').naturalWidth")
-    view.get_by_text("Interactive replay in 3D").click()
-    opened = view.url
-    view.close()
-    # What a driver says of its own speed is not the page's fault.
-    assert [text for text in wrong if "GL Driver Message" not in text] == []
-    # Learning, its six small ones, bars of the terms, three terms, four inside, four of the prior.
-    assert len(charts) == 1 + 6 + 1 + 3 + 4 + 4
-    assert all(left >= 0 and right <= width for left, right in charts)
-    assert film > 100
-    assert opened.endswith("/replay.html")

@@ -4,16 +4,15 @@ import csv
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from worldloom.report import page, run_page
 from worldloom.report.axes import number
-from worldloom.report.plots import Series, line_chart
-from worldloom.report.run_page import thin
-from worldloom.report.runs import Run, column, is_number, read_run
-from worldloom.report.svg import color
+from worldloom.report.page import Fact, Part
+from worldloom.report.plots import Series, line_chart, with_error
+from worldloom.report.run_page import TRAINING, percent, share_error, thin
+from worldloom.report.runs import Run, column, read_run
 from worldloom.suites.arc.draw import Shot, episode_picture
 from worldloom.suites.arc.sheet import arrow, beside, cells
 from worldloom.suites.arc.tasks import Task, read_tasks
@@ -54,7 +53,7 @@ def write_report(folder: str | Path) -> Path:
         run,
         hero=_hero(run, rows),
         sections=[
-            _learning(run),
+            _learning(run, rows),
             _scores(run),
             _tasks(rows, tasks, run),
             _episodes(run),
@@ -66,7 +65,7 @@ def write_report(folder: str | Path) -> Path:
 
 
 def _percent(value: Any) -> float | None:
-    return 100.0 * value if is_number(value) else None
+    return percent([value])[0]
 
 
 def _references(run: Run) -> dict[str, Any]:
@@ -75,8 +74,8 @@ def _references(run: Run) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> str:
-    items: list[run_page.Fact] = []
+def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
+    items: list[Fact] = []
     if run.evals:
         last = run.evals[-1]
         whole = sum(row.get("solved") == "True" for row in rows)
@@ -92,72 +91,50 @@ def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> str:
     return run_page.hero([*items, *times])
 
 
-def _learning(run: Run) -> str:
+def _learning(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
     if not (run.metrics or run.evals):
-        return ""
+        return None
+    groups = (("demonstrations", "demo", "demos"), ("test pairs", "test", "tests"))
 
-    def greedy(x: str, extra: str = "") -> list[Series]:
-        columns = {"demonstrations": "demo_pairs", "test pairs": "test_pairs"}
-        return [
-            Series(
-                name + extra,
-                column(run.evals, x),
-                [_percent(value) for value in column(run.evals, rate)],
-                color=color(i),
-                dots=True,
-            )
-            for i, (name, rate) in enumerate(columns.items())
-        ]
+    def greedy(x: str) -> list[Series]:
+        lines = []
+        for i, (name, group, counted) in enumerate(groups):
+            rates = column(run.evals, f"{group}_pairs")
+            pairs = sum(int(row.get(counted) or 0) for row in rows)
+            style = {"color": i, "dots": True}
+            errors = percent(share_error(rate, pairs) for rate in rates)
+            points = column(run.evals, x), percent(rates), errors
+            lines.append(with_error(f"{name}, greedy ± s.e.", *points, **style))
+        return lines
 
-    solved = thin(run.column("steps"), [_percent(x) for x in run.column("solved")])
-    lines = [*greedy("steps", ", greedy")]
-    lines.append(Series("training episodes", *solved, color=color(2), faint=True))
+    solved = thin(run.column("steps"), percent(run.column("solved")))
+    training = Series("training episodes", *solved, color=TRAINING, faint=True)
     rates = {name: _percent(rate.get("demo_pairs")) for name, rate in _references(run).items()}
-
-    def draw(width: int) -> str:
-        return line_chart(
-            lines,
-            title="Learning curve",
-            x_label="steps",
-            y_label="% solved",
-            references=[(f"{n}, demonstrations", r) for n, r in rates.items() if r is not None],
-            include_zero=True,
-            width=width,
-            height=340 if width > page.HALF else 300,
-        )
-
-    by_time = line_chart(
-        greedy("seconds"),
-        title="Solved by seconds of training",
-        x_label="seconds of training",
-        y_label="% solved",
-        include_zero=True,
-        width=page.HALF,
-        height=260,
-    )
-    returns = thin(run.column("steps"), run.column("return"))
-    by_step = line_chart(
-        [Series("return", *returns, color=color(2))],
-        title="Return",
-        x_label="steps",
-        y_label="return of training episodes",
-        width=page.HALF,
-        height=260,
-    )
+    shares: dict[str, Any] = {
+        "y_label": "% solved",
+        "references": [(f"{n}, demonstrations", r) for n, r in rates.items() if r is not None],
+        "share": True,
+    }
+    lines = [*greedy("steps"), training]
+    curve = line_chart(lines, "steps", title="Learning curve", **shares, height=380)
+    time = "seconds of training"
+    by_time = line_chart(greedy("seconds"), time, title=f"Solved by {time}", **shares)
+    returned = Series("return", *thin(run.column("steps"), run.column("return")), color=TRAINING)
+    by_step = line_chart([returned], "steps", "return of training episodes", title="Return")
     caption = (
         "Every pair is played once with the likeliest actions; an episode is solved by a correct "
         "submission. Test pairs are never trained on. Training episodes explore."
     )
-    return page.section("Learning", page.figure(draw, caption), page.pairs([by_time, by_step]))
+    return page.section("Learning", page.figure(curve, caption), page.pairs([by_time, by_step]))
 
 
-def _scores(run: Run) -> str:
+def _scores(run: Run) -> Part:
     """Every rate of the last evaluation, beside those of agents that learn nothing."""
     agents = _references(run)
     if run.evals:
         agents = {str(run.settings.get("algo")): run.evals[-1]} | agents
     if not agents:
-        return ""
+        return None
     names = [name for name in _RATES if any(name in rates for rates in agents.values())]
     k = run.evals[-1].get("k") if run.evals else None
     head = ["agent", *(_RATES[name].replace("@k", f"@{k}") for name in names)]
@@ -175,52 +152,40 @@ def _scores(run: Run) -> str:
     return page.section("Scores", page.table(head, rows), again, text=text)
 
 
-def _tasks(rows: Sequence[Mapping[str, str]], tasks: Mapping[str, Task], run: Run) -> str:
+def _tasks(rows: Sequence[Mapping[str, str]], tasks: Mapping[str, Task], run: Run) -> Part:
     """A line for each task: its first demonstration, and how many of its pairs are solved."""
-    if not rows:
-        return ""
     k = run.evals[-1].get("k") if run.evals else 0
     lines, drawn = [], 0
     for row in rows:
-        task, picture = tasks.get(row.get("task", "")), ""
-        if task is not None and drawn < _CELLS:
-            grids = task.grids[:2]
+        name, picture = row.get("task", ""), ""
+        if name in tasks and drawn < _CELLS:
+            grids = tasks[name].grids[:2]
             drawn += sum(grid.size for grid in grids)
             cell = max(1, min(12, _SIDE // max(max(grid.shape) for grid in grids)))
             before, after = (cells(grid, cell) for grid in grids)
             demonstration = beside([before, arrow(16), after], 8, middle=True)
-            picture = demonstration.svg(f"first demonstration of {task.name}", margin=1)
-        mark = " ✓" if row.get("solved") == "True" else ""
-        values = [picture]
+            picture = page.raw(demonstration.svg(f"first demonstration of {name}", margin=1))
+        counts = []
         for group in ("demos", "tests"):
             text = f"{row.get(f'{group}_solved')} of {row.get(group)}"
             if k and row.get(f"{group}_solved_in_k"):
-                text += f'<br><span class="soft">{row[f"{group}_solved_in_k"]} in {k} tries</span>'
-            values.append(text)
-        values.append((row.get("steps") or "")[:4])
-        # Names break anywhere, and so leave the room that counts need to stay in one piece.
-        name = f"{escape(row.get('task', ''))}<strong>{mark}</strong>"
-        first = f'<td style="overflow-wrap:anywhere;min-width:7rem">{name}</td>'
-        others = (f'<td style="white-space:nowrap">{value}</td>' for value in values)
-        lines.append(f"<tr>{first}{''.join(others)}</tr>")
-    head = ("task", "first demonstration", "demonstrations", "test pairs", "steps")
-    top = "".join(f"<th>{name}</th>" for name in head)
-    table = (
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}'
-        "</tbody></table></div>"
-    )
+                text += f"; {row[f'{group}_solved_in_k']} in {k} tries"
+            counts.append(text)
+        mark = " ✓" if row.get("solved") == "True" else ""
+        lines.append([name + mark, picture, *counts, (row.get("steps") or "")[:4]])
     text = (
         "Solved pairs of each task, greedily and in any of the sampled episodes. A check marks "
         "tasks all of whose demonstrations are solved. Steps: of a greedy episode, on average."
     )
-    return page.section("Task by task", table, text=text)
+    head = ("task", "first demonstration", "demonstrations", "test pairs", "steps")
+    return page.section("Task by task", page.group("tasks", page.table(head, lines)), text=text)
 
 
-def _episodes(run: Run) -> str:
+def _episodes(run: Run) -> Part:
     """Recorded episodes, drawn from input to answer."""
     path = run.path / EPISODES_FILE
     if not path.is_file():
-        return ""
+        return None
     rules = (run.settings.get("world") or {}).get("rules", "edit")
     try:
         episodes = json.loads(path.read_text(encoding="utf-8"))
@@ -231,7 +196,7 @@ def _episodes(run: Run) -> str:
     return page.section("Episodes", *drawn, text=text)
 
 
-def _episode(episode: Mapping[str, Any], rules: Rules) -> str:
+def _episode(episode: Mapping[str, Any], rules: Rules) -> Part:
     options = {name: episode[name] for name in ("input", "target", "solved")}
     shots = [Shot(**shot) for shot in episode["shots"]]
     title = f"{episode['task']}, {episode['pair']}"

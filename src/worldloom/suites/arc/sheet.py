@@ -22,10 +22,13 @@ Segment = tuple[int, int, int, int]  # row, column, row, column
 Stroke = tuple[str, Sequence[Segment], str, float]  # name, lines between cells, colour, thickness
 
 LINES = "#555555"  # between cells: seen on black and on colours alike
-# The last two are read on light and on dark pages.
-TONES: dict[Tone, str] = {"ink": "#20242e", "soft": "#636a78", "good": "#23964a", "bad": "#d9483b"}
+TONES: dict[Tone, str] = {"ink": "#20242e", "soft": "#636a78", "good": "#1b7a3b", "bad": "#c0392b"}
 _MARGIN = 16
 _LINES_FROM = 5  # pixels: smaller cells are drawn without lines
+
+
+def _tone(tone: Tone) -> str:
+    return f"var(--{tone},{TONES[tone]})"  # lighter on a dark page
 
 
 class Svg:
@@ -49,7 +52,7 @@ class Svg:
         self.parts.append(f'<g class="arc-grid" transform="{place}">{"".join(parts)}</g>')
 
     def text(self, x: float, y: float, text: str, size: float, tone: Tone) -> None:
-        look = {"ink": "", "soft": ' opacity=".68"'}.get(tone, f' fill="{TONES[tone]}"')
+        look = {"ink": "", "soft": ' opacity=".68"'}.get(tone, f' fill="{_tone(tone)}"')
         if size != svg.TEXT_SIZE:
             look += f' font-size="{size:g}" font-weight="600"'
         self.parts.append(f'<text x="{x:g}" y="{y:g}"{look}>{escape(text)}</text>')
@@ -62,7 +65,7 @@ class Svg:
         )
 
     def frame(self, x: float, y: float, width: float, height: float, tone: Tone | None) -> None:
-        ink, thick = ("currentColor", 1) if tone in (None, "soft") else (TONES[tone], 2.5)
+        ink, thick = ("currentColor", 1) if tone in (None, "soft") else (_tone(tone), 2.5)
         dashes = ' stroke-dasharray="4 4" opacity=".6"' if tone is None else ""
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" fill="none" '

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import run_episode_batch
+from worldloom.core.spaces import Discrete
 from worldloom.core.transforms import base_state, batch
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.training.evaluate import standard_error
@@ -25,6 +27,10 @@ class GridEvaluation:
     scores: np.ndarray  # (episodes,)
     agent_scores: np.ndarray  # (episodes, agents)
     seconds: float
+    paid: np.ndarray | None = None  # (episodes,): how often an agent was paid, such as for a tag
+    # (episodes,), of worlds in which one wins what another loses: the mean return of half of the
+    # agents, less that of the others, which play at random.
+    against_random: np.ndarray | None = None
 
     @property
     def mean(self) -> float:
@@ -56,28 +62,66 @@ class GridEvaluation:
             "episodes": len(self.scores),
             "scores": [round(float(s), 4) for s in self.scores],
             "agents": [round(float(s), 4) for s in self.agent_scores.mean(axis=0)],
+            **self._rivalry(),
         }
+
+    def _rivalry(self) -> dict[str, Any]:
+        if self.paid is None or self.against_random is None:
+            return {}
+        named = {"paid": self.paid, "against_random": self.against_random}
+        means = {name: float(values.mean()) for name, values in named.items()}
+        errors = {f"{name}_stderr": standard_error(values) for name, values in named.items()}
+        agents = [round(standard_error(s), 4) for s in self.agent_scores.T]
+        return means | errors | {"agents_stderr": agents}
+
+
+def is_constant_sum(agent_scores: np.ndarray) -> bool:
+    """Whether one agent wins what another loses: scores (episodes, agents) with one and only sum.
+
+    Sums then differ by rounding alone.
+    """
+    if agent_scores.shape[1] < 2 or len(agent_scores) < 2:
+        return False
+    return bool(np.ptp(agent_scores.sum(axis=1)) <= 1e-4 * np.abs(agent_scores).max())
 
 
 class GridEvaluator:
     """Plays whole episodes with fixed parameters; compiled once for `episodes` worlds.
 
-    act(params, obs, key, explore=...): actions (B,) of one agent.
+    act(params, obs, key, explore=...): actions (B,) of one agent. rivals: where the sum of all
+    agents says nothing, half of them also play against random ones.
     """
 
-    def __init__(self, env: PureEnv, act: Callable[..., Array], episodes: int = 200):
+    def __init__(
+        self, env: PureEnv, act: Callable[..., Array], episodes: int = 200, rivals: bool = False
+    ):
         if episodes < 1:
             raise ValueError(f"episodes={episodes}; evaluate at least 1 (2 for a standard error)")
-        self.env, self.act, self.episodes = env, act, episodes
+        self.env, self.act, self.episodes, self.rivals = env, act, episodes, rivals
+        self._against = jax.jit(self._play_against_random)
         self._scores = jax.jit(self._play_many)
         self._film = jax.jit(self._play_one)
 
-    def _episodes(self, agents: PyTree, key: Key, explore: float, count: int, watch):
-        """The last states, rewards (horizon, A, count) until an episode's end, what was watched."""
+    def _episodes(
+        self, agents: PyTree, key: Key, explore: float, count: int, watch, half: bool = False
+    ):
+        """The last states, rewards (horizon, A, count) until an episode's end, what was watched.
 
-        def act(params, obs, key):
-            return self.act(params, obs, key, explore=explore), ()
+        half: the second half of the agents plays at random.
+        """
 
+        def act(agent, obs, key):
+            params, is_random = agent
+            action = self.act(params, obs, key, explore=explore)
+            if not half:
+                return action, ()
+            space = self.env.spec.action
+            assert isinstance(space, Discrete), "a gridworld's actions are numbered"
+            random = draws.integers(draws.split(key)[1], action.shape, space.n)
+            return jnp.where(is_random, random.astype(action.dtype), action), ()
+
+        amount = self.env.spec.num_agents
+        agents = (agents, jnp.arange(amount) >= amount // 2)
         env, params = batch(self.env, count), self.env.default_params()
         turns = self.env.spec.horizon
         if turns is None:
@@ -87,7 +131,12 @@ class GridEvaluator:
 
     def _play_many(self, agents: PyTree, key: Key, explore: float):
         _, rewards, _ = self._episodes(agents, key, explore, self.episodes, lambda state: ())
-        return rewards.sum(axis=0).T
+        return rewards.sum(axis=0).T, (rewards > 0).sum(axis=(0, 1))
+
+    def _play_against_random(self, agents: PyTree, key: Key, explore: float):
+        _, rewards, _ = self._episodes(agents, key, explore, self.episodes, lambda s: (), half=True)
+        returns, trained = rewards.sum(axis=0), self.env.spec.num_agents // 2
+        return returns[:trained].mean(axis=0) - returns[trained:].mean(axis=0)
 
     def _play_one(self, agents: PyTree, key: Key, explore: float):
         last, rewards, before = self._episodes(agents, key, explore, 1, base_state)
@@ -99,8 +148,12 @@ class GridEvaluator:
     def __call__(self, agents: PyTree, key: Key, explore: float = 0.0) -> GridEvaluation:
         """Scores of `episodes` fresh worlds for stacked agents."""
         start = time.perf_counter()
-        per_agent = np.asarray(self._scores(agents, key, explore))
-        return GridEvaluation(per_agent.sum(axis=1), per_agent, time.perf_counter() - start)
+        per_agent, paid = map(np.asarray, self._scores(agents, key, explore))
+        against = None
+        if self.rivals and is_constant_sum(per_agent):
+            against = np.asarray(self._against(agents, key, explore))
+        seconds = time.perf_counter() - start
+        return GridEvaluation(per_agent.sum(axis=1), per_agent, seconds, paid, against)
 
     def film(self, agents: PyTree, key: Key, explore: float = 0.0) -> tuple[PyTree, np.ndarray]:
         """One episode: the world's states (horizon + 1, ...) and what each turn (horizon,) paid."""

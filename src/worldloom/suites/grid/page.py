@@ -3,16 +3,17 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from worldloom.report import page
+from worldloom.report.axes import number
+from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.run_page import facts, film_figure, hero, inside, learning, thin, write_page
-from worldloom.report.runs import Row, Run, is_number, read_csv_tail, read_run
+from worldloom.report.run_page import GREEDY, facts, hero, inside, learning, thin, write_page
+from worldloom.report.runs import Row, Run, column, is_number, read_csv_tail, read_run
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
 _FILMS = 3  # of the training, beside the one of the trained agents
@@ -28,24 +29,25 @@ def write_report(folder: str | Path) -> Path:
     run = read_run(folder)
     film, films = run.path / FILM, training_films(run.path)
     turns = read_csv_tail(run.path / "turns.csv", run.unreadable)
-    missing, picture = [], ""
+    missing, picture = [], None
     if film.is_file():
-        picture = film_figure(film, "The trained agents, playing greedily.")
+        picture = page.film(film, "The trained agents, playing greedily.")
     else:
         missing.append(f"There is no film of the trained agents ({FILM}).")
         if films:
             steps, path = films.pop()
-            picture = film_figure(path, f"Training, step {steps:,}.")
+            picture = page.film(path, f"Training, step {steps:,}.")
+    rivals = is_constant_sum(run)
     mode = str(run.settings.get("mode") or "")
     is_torch = mode == "torch_sequential"
     return write_page(
         run,
-        hero=hero(facts(run), picture),
+        hero=hero(_rival_facts(run) if rivals else facts(run), picture),
         sections=[
-            learning(run, "return of all agents together"),
+            _rivals(run) if rivals else learning(run, "return of all agents together"),
             inside(run),
             _agents(run),
-            _turns(turns),
+            None if rivals else _turns(turns),
             _films(films),
         ],
         tags=[mode],
@@ -54,12 +56,69 @@ def write_report(folder: str | Path) -> Path:
     )
 
 
-def _agents(run: Run) -> str:
+def is_constant_sum(run: Run) -> bool:
+    """Whether agents win what others lose: their sum is the same however they play."""
+    each = [value for row in run.metrics for value in row.get("agent_returns") or ()]
+    totals = run.column("return") + column(run.evals, "mean")
+    totals = [value for value in totals if is_number(value)]
+    size = max((abs(value) for value in each if is_number(value)), default=0.0)
+    return len(totals) > 1 and max(totals) - min(totals) <= 1e-3 * size
+
+
+def _rival_facts(run: Run) -> list[Fact]:
+    last = run.evals[-1] if run.evals else {}
+    items: list[Fact] = []
+    for name, title, below in (
+        ("against_random", "ahead of random", "return of an agent, half of them playing at random"),
+        ("paid", "payments", "in a greedy episode, such as tags"),
+    ):
+        if is_number(last.get(name)):
+            error = f"± {number(last.get(f'{name}_stderr'), 2)}"
+            items.append((title, number(last[name]), error, below))
+    return items + [
+        fact for fact in facts(run) if fact[0] not in ("greedy score", "training return")
+    ]
+
+
+def _rivals(run: Run) -> Part:
+    """Learning where the sum says nothing: against random agents, agent by agent, and payments."""
+    steps, evals = column(run.evals, "steps"), run.evals
+
+    def chart(name: str, title: str, references: Sequence[tuple[str, float]]) -> Part:
+        if not any(map(is_number, column(evals, name))):
+            return None
+        points = column(evals, name), column(evals, f"{name}_stderr")
+        line = with_error("greedy ± s.e.", steps, *points, dots=True, color=GREEDY)
+        return line_chart([line], "steps", title, references=references, include_zero=True)
+
+    means, errors = column(evals, "agents"), column(evals, "agents_stderr")
+    agents = [
+        with_error(f"agent {i}", steps, _of(i, means), _of(i, errors), dots=True)
+        for i in range(max((len(row or ()) for row in means), default=0))
+    ]
+    each = "return of each agent, greedy ± s.e."
+    total = number(next(v for v in run.column("return") + column(evals, "mean") if is_number(v)))
+    return page.section(
+        "Learning",
+        page.figure(
+            chart("against_random", "return of an agent ahead of random ones", [("random play", 0)])
+        ),
+        page.pairs([
+            line_chart(agents, "steps", each) if agents else None,
+            chart("paid", "payments in an episode, such as tags", []),
+        ]),
+        text=f"What one agent wins another loses: together they get {total} however they play, "
+        "so that their sum is not drawn. Half of the agents play against others that act at "
+        "random; all of them against each other.",
+    )  # fmt: skip
+
+
+def _agents(run: Run) -> Part:
     """Each agent's return, in the colour the agent has in the pictures."""
     returns = [row.get("agent_returns") or [] for row in run.metrics]
     count = max(map(len, returns), default=0)
     if not count:
-        return ""
+        return None
     lines = [
         Series(f"agent {agent}", *thin(run.column("steps"), _of(agent, returns), 40))
         for agent in range(count)
@@ -74,16 +133,12 @@ def _agents(run: Run) -> str:
         [agent, *(_mean(_of(agent, run.column(name)[-last:])) for name in names)]
         for agent in range(count)
     ]
-
-    y_label = "return of an episode"
-    draw = partial(
-        line_chart, lines, title="Return of each agent", x_label="steps", y_label=y_label
-    )
+    chart = line_chart(lines, "steps", "return of an episode", title="Return of each agent")
     head = [name.removeprefix("agent_").replace("_", " ") for name in names]
     return page.section(
         "Agent by agent",
-        page.figure(draw, "Means over stretches of training; colours as in the pictures."),
-        f"<h3>Means of the last {last} iterations</h3>" if last > 1 else "<h3>The end</h3>",
+        page.figure(chart, "Means over stretches of training; colours as in the pictures."),
+        page.heading(f"Means of the last {last} iterations" if last > 1 else "The end"),
         page.table(["agent", *head], rows),
     )
 
@@ -98,27 +153,17 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-def _turns(rows: list[Row]) -> str:
+def _turns(rows: list[Row]) -> Part:
     profile = turn_profile(rows)
     if profile is None:
-        return ""
+        return None
     columns = (profile[name] for name in ("turn", "mean", "stderr"))
-    line = with_error("reward of all agents ± s.e.", *columns)
-
-    def draw(width: int) -> str:
-        return line_chart(
-            [line],
-            title="Reward in each turn",
-            x_label="turn",
-            y_label="reward of all agents, ± s.e.",
-            include_zero=True,
-            width=width,
-            height=260,
-        )
-
+    line = with_error("reward of all agents ± s.e.", *columns, color="soft")
+    look: dict[str, Any] = {"title": "Reward in each turn", "include_zero": True}
+    chart = line_chart([line], "turn", line.name, **look)
     first, last = profile["iterations"]
     caption = f"Training iterations {first} to {last}." if first < last else f"Iteration {last}."
-    return page.section("Turn by turn", page.figure(draw, caption))
+    return page.section("Turn by turn", page.figure(chart, caption))
 
 
 def turn_profile(rows: list[Row], iterations: int = _TURN_ITERATIONS) -> dict[str, Any] | None:
@@ -157,10 +202,10 @@ def training_films(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(steps), path) for steps, path in numbered if steps.isdigit())
 
 
-def _films(films: list[tuple[int, Path]]) -> str:
+def _films(films: list[tuple[int, Path]]) -> Part:
     """A few films of the training, first to last."""
     if len(films) > _FILMS:
         chosen = [round(i * (len(films) - 1) / (_FILMS - 1)) for i in range(_FILMS)]
         films = [films[i] for i in chosen]
-    shown = "".join(film_figure(path, f"Step {steps:,}") for steps, path in films)
-    return page.section("On the way there", f'<div class="strip">{shown}</div>' if shown else "")
+    shown = (page.film(path, f"Step {steps:,}") for steps, path in films)
+    return page.section("On the way there", page.group("strip", *shown))

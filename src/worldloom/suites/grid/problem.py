@@ -81,7 +81,7 @@ def _make_evaluator(
         levels = config.hyper.num_quantiles
         hyper = replace(config.hyper, act_levels="midpoints", act_quantiles=levels)
         act = replace(trainer.loop, agent=replace(trainer.loop.agent, config=hyper)).act
-    return GridEvaluator(getattr(trainer.loop, "observed", env), act, episodes)
+    return GridEvaluator(getattr(trainer.loop, "observed", env), act, episodes, rivals=True)
 
 
 def _mode_trainer(config: TrainConfig, problem: Problem) -> Any:

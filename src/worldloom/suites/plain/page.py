@@ -9,6 +9,4 @@ from worldloom.report.runs import read_run
 def write_report(folder: str | Path) -> Path:
     """Writes `report.html` into a run folder and returns its path."""
     run = read_run(folder)
-    return write_page(
-        run, hero=hero(facts(run), ""), sections=[learning(run, "return"), inside(run)]
-    )
+    return write_page(run, hero=hero(facts(run)), sections=[learning(run, "return"), inside(run)])

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from worldloom.report import page, svg
+from worldloom.report import page
 from worldloom.report.axes import NONE, number
+from worldloom.report.page import Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_error
-from worldloom.report.run_page import learning_chart, thin
-from worldloom.report.runs import Run, column, is_number
+from worldloom.report.run_page import percent as in_percent
+from worldloom.report.run_page import training_line
+from worldloom.report.runs import Run, column
 from worldloom.suites.plant.types import Limit, Signal
 
 FILTERED, BARE, LOGGED, ACTS, EMERGENCY = 0, 1, 7, 4, 3  # colours, the same in every chart
@@ -88,70 +90,60 @@ def unit_of_steps(run: Run) -> str:
     return "updates" if "data" in run.about else "steps"
 
 
-def returns(run: Run, logged: Log | None) -> str:
+def returns(run: Run, logged: Log | None) -> Part:
     """Returns in the plant during training, bare and filtered, and what the filter had to do."""
     evals = [row for row in run.evals if part(row, "bare") or part(row, "filtered")]
     if not evals:
-        return ""
-    unit, x = unit_of_steps(run), column(evals, "steps")
+        return None
+    unit = unit_of_steps(run)
     bare, filtered = ([part(row, way) for row in evals] for way in ("bare", "filtered"))
-    ways = (
-        ("behind the filter", filtered, svg.color(FILTERED)),
-        ("bare policy", bare, svg.color(BARE)),
-    )
-    lines = []
-    trained = run.column("return")
-    if any(map(is_number, trained)):
-        steps_and_returns = thin(run.column("steps"), trained)
-        lines.append(Series("training, with exploration", *steps_and_returns, faint=True))
-    for name, rows, ink in ways:
-        columns = column(rows, "return"), column(rows, "return_stderr")
-        lines.append(with_error(f"{name} ± s.e.", x, *columns, color=ink, dots=True))
-    draw = partial(
-        learning_chart,
-        lines,
-        title="Return in the plant",
-        x_label=unit,
-        y_label="return of an episode",
-        references=[] if logged is None else [("logged data", float(logged.returns.mean()))],
-    )
+    ways = (("behind the filter", filtered, FILTERED), ("bare policy", bare, BARE))
+    mean = [] if logged is None else [("logged data", float(logged.returns.mean()))]
 
-    def in_percent(name: str, shares: Sequence[Any], ink: str) -> Series:
-        values = [100.0 * share if is_number(share) else None for share in shares]
-        return Series(name, x, values, color=ink, dots=True)
+    def curve(over: str, label: str, title: str, height: int) -> Part:
+        lines = training_line(run, over)
+        for name, rows, ink in ways:
+            points = (column(evals, over), column(rows, "return"), column(rows, "return_stderr"))
+            lines.append(with_error(f"{name} ± s.e.", *points, color=ink, dots=True))
+        look: dict[str, Any] = {"references": mean + run.reference_scores(), "height": height}
+        return line_chart(lines, label, "return of an episode", title=title, **look)
 
-    def half(label: str, lines: list[Series]) -> str:
-        size: dict[str, Any] = {"width": page.HALF, "height": 240}
-        return line_chart(lines, x_label=unit, y_label=label, include_zero=True, **size)
+    def small(label: str, *lines: tuple[str, Sequence[Any], int]) -> Part:
+        x = column(evals, "steps")
+        drawn = [Series(n, x, in_percent(v), color=ink, dots=True) for n, v, ink in lines]
+        return line_chart(drawn, unit, label, share=True, height=270)
 
     def crossed(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
         shares = [[v for v in row.get("violated") or () if v is not None] for row in rows]
         return [max(share, default=None) for share in shares]
 
-    acts = [
-        in_percent(label, column(filtered, name), svg.color(ink))
-        for label, name, ink in (
-            ("acts", "interventions", ACTS),
-            ("emergency action", "emergencies", EMERGENCY),
-        )
+    charts = [
+        curve("seconds", "seconds of training", "Return in the plant over time", 270),
+        small(
+            "% of steps in which the filter",
+            ("acts", column(filtered, "interventions"), ACTS),
+            ("emergency action", column(filtered, "emergencies"), EMERGENCY),
+        ),
     ]
-    small = [half("% of steps in which the filter", acts)]
     if any(row.get("violated") for row in bare):
-        beyond = [in_percent(name, crossed(rows), ink) for name, rows, ink in ways]
-        small.append(half("% of steps beyond the limit crossed most", beyond))
-    # A single evaluation is in the headline already.
-    below = page.pairs(small) if len(evals) > 1 else ""
+        beyond = [(name, crossed(rows), ink) for name, rows, ink in ways]
+        charts.append(small("% of steps beyond the limit crossed most", *beyond))
     count = run.settings.get("eval_episodes")
     caption = f"{count} whole episodes at each point, both ways from the same starts."
     if "data" in run.about:
         caption += " No learner sees them: it learns from the log alone."
-    return page.section("Return in the plant", page.figure(draw, caption), below)
+    return page.section(
+        "Return in the plant",
+        page.figure(curve("steps", unit, "Return in the plant", 380), caption),
+        # A single evaluation is in the headline already.
+        page.pairs(charts) if len(evals) > 1 else None,
+    )
 
 
-def limits(run: Run, facts: PlantFacts, logged: Log | None) -> str:
+def limits(run: Run, facts: PlantFacts, logged: Log | None) -> Part:
     """Every limit: how often it was crossed, and the smallest margin to it."""
     if not facts.limits or not run.evals:
-        return ""
+        return None
     ways = {way: part(run.evals[-1], way) for way in ("bare", "filtered")}
 
     def of_limits(values: Any, factor: float = 1.0) -> list[float | None]:
@@ -162,7 +154,7 @@ def limits(run: Run, facts: PlantFacts, logged: Log | None) -> str:
     shares |= {way: row.get("violated") for way, row in ways.items()}
     inks = {"logged data": LOGGED, "bare": BARE, "filtered": FILTERED}
     groups = [
-        Bars(name, of_limits(values, 100.0), svg.color(inks[name]))
+        Bars(name, of_limits(values, 100.0), inks[name])
         for name, values in shares.items()
         if any(v is not None for v in of_limits(values))
     ]
@@ -172,6 +164,7 @@ def limits(run: Run, facts: PlantFacts, logged: Log | None) -> str:
         groups,
         title="Limits crossed",
         axis_label="% of steps in which the limit is crossed",
+        share=True,
         show=lambda value: f"{number(value)} %",
     )
     worst = [of_limits(row.get("worst_margin")) for row in ways.values()]

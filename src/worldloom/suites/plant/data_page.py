@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from worldloom.replay.dataset_checks import KINDS, Report
-from worldloom.report import page, svg
+from worldloom.report import page
 from worldloom.report.axes import number
+from worldloom.report.page import Part
 from worldloom.report.plots import Bars, Series, bar_chart, density, histogram, line_chart
 from worldloom.report.run_page import thin
 from worldloom.suites.plant.data_figures import Contents, Quantity, figures
@@ -18,6 +19,7 @@ from worldloom.suites.plant.data_figures import Contents, Quantity, figures
 SHOWN = 12  # charts of signals, beyond which a page is no longer read
 STEPS = 400  # points of an episode's line
 MOMENTS = ("mean", "std", "min", "max")
+SIGNAL, CROSSED, ACTION = 0, 1, 2  # colours, the same in every chart
 
 
 def write_page(
@@ -37,7 +39,7 @@ def data_page(data: Contents, report: Report | None = None, source: str = "") ->
     body = [
         page.header(title, [tag for tag in tags if tag]),
         page.note("This dataset has defects", _defects(report)),
-        f'<div class="hero">{_headline(stats)}</div>',
+        page.group("hero", _headline(stats)),
         _returns(data),
         _limits(data, stats),
         _actions(data, stats),
@@ -45,7 +47,7 @@ def data_page(data: Contents, report: Report | None = None, source: str = "") ->
         _together(data),
         _episode(data),
         _about(stats, source),
-        f"<footer>worldloom data · SHA-256 {stats['digest']}</footer>",
+        page.footer(["worldloom data", f"SHA-256 {stats['digest']}"]),
     ]
     return page.page(f"{title} · dataset", body)
 
@@ -58,7 +60,7 @@ def _defects(report: Report | None) -> list[str]:
     return [*lines, f"The first: {first.message}."]
 
 
-def _headline(stats: dict[str, Any]) -> str:
+def _headline(stats: dict[str, Any]) -> Part:
     steps, returns = stats["steps"], stats["return"]
     least, most = number(returns["min"], 4), number(returns["max"], 4)
     parts = f"{len(stats['signals'])} signals, {len(stats['actions'])} actions"
@@ -80,15 +82,21 @@ def _headline(stats: dict[str, Any]) -> str:
     return page.facts(items)
 
 
-def _returns(data: Contents) -> str:
+def _returns(data: Contents) -> Part:
     returns = data.returns
     if len(returns) < 2:
-        return ""
-    marks, label = [("mean", float(returns.mean()))], "return of an episode"
-    spread = partial(histogram, returns, x_label=label, marks=marks, what="episodes", height=210)
-    line = Series("return", *thin(list(range(1, len(returns) + 1)), returns.tolist()))
+        return None
+    spread = histogram(
+        returns,
+        title="episodes by return",
+        marks=[("mean", float(returns.mean()))],
+        what="episodes",
+        color="soft",
+        height=260,
+    )
+    points = thin(list(range(1, len(returns) + 1)), returns.tolist())
     label = "episode, in the order of logging"
-    over_time = partial(line_chart, [line], x_label=label, y_label="return", height=230)
+    over_time = line_chart([Series("return", *points, color="soft")], label, "return")
     trend = "A trend means that the plant, or whoever ran it, changed meanwhile."
     return page.section(
         "Returns",
@@ -98,16 +106,17 @@ def _returns(data: Contents) -> str:
     )
 
 
-def _limits(data: Contents, stats: dict[str, Any]) -> str:
+def _limits(data: Contents, stats: dict[str, Any]) -> Part:
     limits = stats["limits"]
     if not limits:
-        return ""
+        return None
     names = [limit["limit"] for limit in limits]
     draw = partial(
         bar_chart,
         names,
-        [Bars("", [100.0 * limit["share"] for limit in limits], color=svg.color(1))],
+        [Bars("", [100.0 * limit["share"] for limit in limits], CROSSED)],
         axis_label="% of rows in which the limit is crossed",
+        share=True,
         show=lambda value: f"{number(value)} %",
     )
     units = {}
@@ -144,9 +153,9 @@ def _bounds(data: Contents, signal: str) -> list[tuple[str, float]]:
     ]
 
 
-def _actions(data: Contents, stats: dict[str, Any]) -> str:
+def _actions(data: Contents, stats: dict[str, Any]) -> Part:
     charts = [
-        histogram(data.columns["action"][:, i], title=q.name, span=(-1.0, 1.0), color=2)
+        histogram(data.columns["action"][:, i], title=q.name, span=(-1.0, 1.0), color=ACTION)
         for i, q in enumerate(data.action[:SHOWN])
     ]
     rows = [
@@ -163,19 +172,19 @@ def _actions(data: Contents, stats: dict[str, Any]) -> str:
     )
 
 
-def _signals(data: Contents, stats: dict[str, Any]) -> str:
+def _signals(data: Contents, stats: dict[str, Any]) -> Part:
     charts = [
         histogram(
             data.columns["obs"][:, i],
             title=q.label,
             marks=_bounds(data, q.name),
+            color=SIGNAL,
             span=(q.low, q.high) if q.declared else None,
-            height=165,
         )
         for i, q in enumerate(data.observation[:SHOWN])
     ]
     left_out = len(data.observation) - SHOWN
-    more = f'<p class="soft">{left_out} more signals are in the table.</p>' if left_out > 0 else ""
+    more = page.soft(f"{left_out} more signals are in the table." if left_out > 0 else "")
     rows = []
     for s in stats["signals"]:
         outside = None if s["outside"] is None else f"{s['outside']:.1%}"
@@ -192,7 +201,7 @@ def _signals(data: Contents, stats: dict[str, Any]) -> str:
     )
 
 
-def _together(data: Contents) -> str:
+def _together(data: Contents) -> Part:
     """The first two actions against the signals that move most, seen from their ranges."""
     obs, act = data.columns["obs"], data.columns["action"]
     span = np.asarray([max(q.high - q.low, 1e-9) for q in data.observation])
@@ -202,7 +211,7 @@ def _together(data: Contents) -> str:
         if obs[:, i].std() > 0:
             signal, actuator = data.observation[i].label, data.action[j].name
             labels: dict[str, Any] = {"x_label": signal, "y_label": actuator}
-            charts.append(density(obs[:, i], act[:, j], **labels, color=2))
+            charts.append(density(obs[:, i], act[:, j], **labels, color=ACTION))
     return page.section(
         "What was done when",
         page.pairs(charts),
@@ -211,33 +220,32 @@ def _together(data: Contents) -> str:
     )
 
 
-def _episode(data: Contents) -> str:
+def _episode(data: Contents) -> Part:
     """The episode of median return, signal by signal."""
     returns, starts = data.returns, data.starts
     middle = int(np.argsort(returns, kind="stable")[len(returns) // 2])
     rows = slice(int(starts[middle]), int(starts[middle + 1]))
 
-    def chart(quantity: Quantity, values: np.ndarray, color: int, bounds: list) -> str:
+    def chart(quantity: Quantity, values: np.ndarray, color: int, bounds: list) -> Part:
         x, y = thin(list(range(len(values))), values.tolist(), STEPS)
         low, high = float(values.min()), float(values.max())
         room = 2 * (high - low)  # a limit farther away is not worth its room on the axis
         near = [(name, at) for name, at in bounds if low - room <= at <= high + room]
-        line = Series(quantity.name, x, y, color=svg.color(color))
-        labels: dict[str, Any] = {"x_label": "step", "y_label": quantity.label}
-        return line_chart([line], page.HALF, **labels, references=near, height=190)
+        line = Series(quantity.name, x, y, color=color)
+        return line_chart([line], "step", quantity.label, references=near, height=220)
 
     charts = [
-        chart(q, data.columns["action"][rows, i], 2, []) for i, q in enumerate(data.action[:4])
+        chart(q, data.columns["action"][rows, i], ACTION, []) for i, q in enumerate(data.action[:4])
     ]
     charts += [
-        chart(q, data.columns["obs"][rows, i], 0, _bounds(data, q.name))
+        chart(q, data.columns["obs"][rows, i], SIGNAL, _bounds(data, q.name))
         for i, q in enumerate(data.observation[:SHOWN])
     ]
     stats = f"Episode {middle + 1}, whose return of {number(returns[middle], 4)} is the median."
     return page.section("An episode", page.pairs(charts), text=stats)
 
 
-def _about(stats: dict[str, Any], source: str) -> str:
+def _about(stats: dict[str, Any], source: str) -> Part:
     facts = {
         "file": source or None,
         "SHA-256 of the content": stats["digest"],
@@ -247,5 +255,5 @@ def _about(stats: dict[str, Any], source: str) -> str:
     parts = [page.settings(facts)]
     if source:
         check = shlex.join(["worldloom", "data", "check", source])
-        parts += ["<h3>Check it</h3>", page.command(check)]
+        parts += [page.heading("Check it"), page.command(check)]
     return page.section("Where it comes from", *parts)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.report import page, svg
-from worldloom.report.plots import Series, line_chart
+from worldloom.report import page
+from worldloom.report.page import Part
+from worldloom.report.plots import Series, Shade, line_chart
 from worldloom.suites.plant.charts import (
     ACTS,
     BARE,
@@ -73,20 +74,11 @@ def _while_alive(both: Both, episodes: Any) -> list[Trajectories]:
     ]
 
 
-def _shade(
-    name: str, clock: Clock, on: np.ndarray, span: Sequence[float], ink: int
-) -> list[Series]:
-    """The stretches in which something was on, as a band from bottom to top; empty if none was."""
-    x: list[float] = []
-    shown: list[bool] = []
-    for i in np.flatnonzero(on):
-        if i == 0 or not on[i - 1]:  # after a gap; else it widens the stretch before
-            x += [clock.edges[i]] * 2
-            shown += [False, True]
-        x.append(clock.edges[i + 1])
-        shown.append(True)
-    low, high = ([end if here else None for here in shown] for end in span)
-    return [Series(name, x, [None] * len(x), low, high, color=svg.color(ink))] if x else []
+def _shade(name: str, clock: Clock, on: np.ndarray, ink: int) -> list[Shade]:
+    """The stretches in which something was on; empty if it never was."""
+    edges = np.flatnonzero(np.diff(np.pad(on.astype(np.int8), 1))).reshape(-1, 2).tolist()
+    spans = [(clock.edges[start], clock.edges[end]) for start, end in edges]
+    return [Shade(name, spans, ink)] if spans else []
 
 
 def over_time(
@@ -96,60 +88,51 @@ def over_time(
     episode: int,
     label: str,
     references: Sequence[tuple[str, float]],
-    width: int = page.HALF,
-    height: int = 250,
-) -> str:
+) -> Part:
     """Lines over an episode, with what the filter did in `trajectories` as shades behind them."""
-    values = [v for line in lines for name in ("y", "low", "high") for v in line.column(name)]
-    values += [value for _, value in references]
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
-    span = min(finite), max(finite)
     emergency, acts = (
         clock.reduce(np.logical_or, np.asarray(flags & trajectories.alive)[:, episode])
         for flags in (trajectories.emergency, trajectories.intervened)
     )
-    shades = _shade("filter acts", clock, acts & ~emergency, span, ACTS)
-    shades += _shade("emergency action", clock, emergency, span, EMERGENCY)
-    labels: dict[str, Any] = {"x_label": f"time, {clock.unit}", "y_label": label}
-    lines = [*lines, *shades]
-    return line_chart(lines, width, **labels, references=references, height=height)
+    shades = _shade("filter acts", clock, acts & ~emergency, ACTS)
+    shades += _shade("emergency action", clock, emergency, EMERGENCY)
+    look: dict[str, Any] = {"references": references, "shades": shades, "height": 290}
+    return line_chart(lines, f"time, {clock.unit}", label, **look)
 
 
-def margins(both: Both, facts: PlantFacts, episode: int) -> str:
+def margins(both: Both, facts: PlantFacts, episode: int) -> Part:
     """The margin of every limit over an episode, bare against filtered; bands are of all."""
     count = min(both[1].margins.shape[-1], len(facts.limits))
     shown = _while_alive(both, slice(None))
     clock = Clock(len(shown[0].alive), facts.step_seconds)
 
-    def draw(i: int, width: int, height: int) -> str:
+    def chart(i: int) -> Part:
         lines = []
         for (name, ink), trajectories in zip(WAYS, shown, strict=True):
             every = np.where(trajectories.alive, trajectories.margins[..., i], np.nan)
             lowest, highest = clock.reduce(np.fmin, every), clock.reduce(np.fmax, every)
             y = lowest[:, episode], np.fmin.reduce(lowest, axis=1), np.fmax.reduce(highest, axis=1)
             columns = (values.tolist() for values in y)
-            lines.append(Series(name, clock.edges[1:], *columns, color=svg.color(ink)))
+            lines.append(Series(name, clock.edges[1:], *columns, color=ink))
         unit = unit_of(facts.bounded(facts.limits[i]))
         label = f"{words(facts.limits[i].name)}: margin{', ' * bool(unit)}{unit}"
-        zero = [("limit", 0.0)]
-        return over_time(lines, clock, shown[1], episode, label, zero, width, height)
+        return over_time(lines, clock, shown[1], episode, label, [("limit", 0.0)])
 
-    if count == 1:
-        return page.figure(lambda width: draw(0, width, 300))
-    return page.pairs([draw(i, page.HALF, 270) for i in range(count)])
+    charts = [chart(i) for i in range(count)]
+    return page.figure(charts[0]) if count == 1 else page.pairs(charts)
 
 
-def signals(both: Both, facts: PlantFacts, episode: int) -> str:
+def signals(both: Both, facts: PlantFacts, episode: int) -> Part:
     """Signals and actuators of one episode, in their units, bare against filtered."""
     shown = _while_alive(both, episode)
     clock = Clock(len(shown[0].alive), facts.step_seconds)
 
-    def chart(signal: Signal, columns: Sequence[Any], note: str = "") -> str:
+    def chart(signal: Signal, columns: Sequence[Any], note: str = "") -> Part:
         """`columns` are the values (T,) of both trajectories."""
         lines = []
         for (name, ink), trajectories, values in zip(WAYS, shown, columns, strict=True):
             y = np.where(trajectories.alive[:, episode], values, np.nan)[clock.starts]
-            lines.append(Series(name, clock.edges[:-1], y.tolist(), color=svg.color(ink)))
+            lines.append(Series(name, clock.edges[:-1], y.tolist(), color=ink))
         bounds = [
             (words(limit.name), float(limit.bound))
             for limit in facts.limits
@@ -181,4 +164,4 @@ def signals(both: Both, facts: PlantFacts, episode: int) -> str:
     many = "signal is" if left_out == 1 else "signals are"
     why = "" if len(moving) > SIGNALS else ": without a change in this episode"
     said = f"{left_out} more {many} not drawn{why}."
-    return page.pairs(charts) + (f'<p class="soft">{said}</p>' if left_out else "")
+    return [page.pairs(charts), page.soft(said) if left_out else None]

@@ -31,16 +31,16 @@ class Interval(NamedTuple):
         return "yes" if self.low <= truth <= self.high else "no"
 
 
-def estimates(ope: Mapping[str, Any], run: Run) -> str:
+def estimates(ope: Mapping[str, Any], run: Run) -> page.Part:
     """What could be known before the plant was touched, beside what then came out."""
     if "data" not in run.about:
-        return ""  # it learned in the plant
+        return None  # it learned in the plant
     given = ope.get("estimates")
     given = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
     support = _support(ope.get("support"))
     if not given and not support:
-        none = "<p>No off-policy estimate was asked for (ope_updates is 0).</p>"
-        return "" if run.settings.get("ope_updates", 1) else page.section(_TITLE, none)
+        none = "No off-policy estimate was asked for (ope_updates is 0)."
+        return None if run.settings.get("ope_updates", 1) else page.section(_TITLE, none)
     truth, logged = _number(ope.get("true_return")), _number(ope.get("logged_return"))
     named = (("in truth", truth, BARE), ("logged data", logged, LOGGED))
     marks = [(name, value, ink) for name, value, ink in named if value is not None]
@@ -64,20 +64,22 @@ def estimates(ope: Mapping[str, Any], run: Run) -> str:
     )
     notes = [_verdict(ope, intervals, truth)] if intervals else []
     if run.evals and ope.get("steps") not in (None, run.evals[-1].get("steps")):
-        steps = escape(page.shown(ope["steps"]))
-        notes.append(f"<p>These are of update {steps}; the run has gone on since.</p>")
-    noise = ""
+        steps = page.shown(ope["steps"])
+        notes.append(f"These are of update {steps}; the run has gone on since.")
+    noise = None
     if any("importance" in interval.name for interval in intervals):
-        noise = (
-            f'<p class="soft">Importance sampling judges the policy with noise of {NOISE:g} on its '
+        noise = page.soft(
+            f"Importance sampling judges the policy with noise of {NOISE:g} on its "
             f"actions, as it needs one that varies. Below {ENOUGH_EPISODES} episodes' worth of "
-            "evidence it has no interval: its value is a guess.</p>"
+            "evidence it has no interval: its value is a guess."
         )
     shown = [page.figure(draw), *notes, page.table(head, rows), noise] if intervals else []
     return page.section(_TITLE, *shown, support, text=text)
 
 
-def _verdict(ope: Mapping[str, Any], intervals: Sequence[Interval], truth: float | None) -> str:
+def _verdict(
+    ope: Mapping[str, Any], intervals: Sequence[Interval], truth: float | None
+) -> page.Part:
     """Whether to go by the estimates: all doubts, and what the simulator says of them."""
     doubts = ope.get("doubts")
     if not isinstance(doubts, list):
@@ -91,14 +93,14 @@ def _verdict(ope: Mapping[str, Any], intervals: Sequence[Interval], truth: float
         )
     if intervals[0].holds(truth) == "no":
         said += " <b>They are wrong all the same</b>: the truth is outside of the first interval."
-    return f"<p>{said}</p>"
+    return page.raw(f"<p>{said}</p>")
 
 
-def _support(support: Any) -> str:
+def _support(support: Any) -> page.Part:
     """How far the policy leaves the data, for somebody who has to decide."""
     outside = _number(support.get("outside")) if isinstance(support, dict) else None
     if outside is None:
-        return ""
+        return None
     verdict = (
         "Much of what it wants was never tried, and the estimates are guesses there: log such "
         "actions first, or try it under supervision."
@@ -115,7 +117,8 @@ def _support(support: Any) -> str:
     if change is not None:  # actions span from -1 to 1
         said += f" On average it differs from what was logged by {percent(0.5 * change)} % of an "
         said += "actuator's range."
-    return f"<h3>Does the policy leave the data?</h3><p>{said} <b>{verdict}</b></p>"
+    verdict = page.raw(f"<p>{said} <b>{verdict}</b></p>")
+    return [page.heading("Does the policy leave the data?"), verdict]
 
 
 def _number(value: Any) -> float | None:

@@ -12,8 +12,9 @@ import numpy as np
 from worldloom.replay.dataset_files import read_npz
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.run_page import Fact, hero, inside, write_page
+from worldloom.report.page import Fact, Part
 from worldloom.report.run_page import facts as common_facts
+from worldloom.report.run_page import hero, inside, write_page
 from worldloom.report.runs import Run, read_run
 from worldloom.suites.plant import charts, episode
 from worldloom.suites.plant.charts import Log, PlantFacts, part, percent, plant_facts, words
@@ -45,7 +46,7 @@ def write_report(folder: str | Path) -> Path:
     data = Path(str(run.settings.get("dataset", ""))).stem
     return write_page(
         run,
-        hero=page.note("Mind this", _accidents(run, plant)) + hero(_facts(run, plant, logged)),
+        hero=[page.note("Mind this", _accidents(run, plant)), hero(_facts(run, plant, logged))],
         sections=[
             charts.returns(run, logged),
             charts.limits(run, plant, logged),
@@ -175,7 +176,7 @@ def _most_crossed(row: dict[str, Any], plant: PlantFacts) -> float | None:
     return max(shares, default=None)
 
 
-def _episodes(both: list[Trajectories], plant: PlantFacts) -> list[str]:
+def _episodes(both: list[Trajectories], plant: PlantFacts) -> list[Part]:
     """Margins over time, then signals and actuators, of the episode that tells most."""
     bare, filtered = both
     number, why = episode.busiest_episode(filtered), "the filter has most to do"
@@ -195,9 +196,9 @@ def _episodes(both: list[Trajectories], plant: PlantFacts) -> list[str]:
     ]
 
 
-def _constraints(run: Run, content: str | None) -> str:
+def _constraints(run: Run, content: str | None) -> Part:
     if content is None:
-        return ""
+        return None
     names = run.about.get("constraints")
     text = f"What the filter holds every action to, in physical units ({CONSTRAINTS_FILE})"
     if isinstance(names, list) and names:
@@ -205,30 +206,30 @@ def _constraints(run: Run, content: str | None) -> str:
     return page.section("Constraints in force", page.command(content.strip()), text=text + ".")
 
 
-def _data(run: Run, logged: Log | None) -> str:
+def _data(run: Run, logged: Log | None) -> Part:
     values = dict(run.part("data"))
     provenance = values.pop("provenance", None)
     values |= provenance if isinstance(provenance, dict) else {}
     if not values and logged is None:
-        return ""
+        return None
     if logged is not None:
         returns: Any = logged.returns
         mean, least, most = (number(f(returns), 4) for f in (np.mean, np.min, np.max))
         spread = number(returns.std(), 2)
         values["return of an episode"] = f"{mean} ± {spread}, from {least} to {most}"
-    parts = [f'<div class="columns"><div>{page.settings(values)}</div></div>']
+    parts = [page.group("columns", page.settings(values))]
     if (run.path / DATA_FILE).is_file():
         describe = ["worldloom", "data", "describe", str(run.path / DATA_FILE)]
-        parts += ["<h3>Look into it</h3>", page.command(shlex.join(describe))]
+        parts += [page.heading("Look into it"), page.command(shlex.join(describe))]
     return page.section("What it learned from", *parts)
 
 
-def _commands(run: Run) -> str:
+def _commands(run: Run) -> Part:
     if not run.has_checkpoint:
-        return ""
+        return None
     lines = (
         ("Try it in the plant again", ["worldloom", "eval", str(run.path)]),
         ("Ship it with its filter", ["worldloom", "export", str(run.path)]),
     )
-    parts = [f"<h3>{name}</h3>{page.command(shlex.join(line))}" for name, line in lines]
+    parts = [[page.heading(name), page.command(shlex.join(line))] for name, line in lines]
     return page.section("What to do with it", *parts)

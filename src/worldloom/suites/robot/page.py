@@ -4,14 +4,16 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from worldloom.report import page, run_page
 from worldloom.report.axes import number
-from worldloom.report.plots import Bars, Series, bar_chart, line_chart
-from worldloom.report.runs import Run, is_number, read_run
-from worldloom.report.svg import color
+from worldloom.report.page import Fact, Part
+from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_error
+from worldloom.report.run_page import GREEDY, TRAINING, percent, share_error
+from worldloom.report.runs import Run, column, is_number, read_run
 from worldloom.suites.robot.evaluate import COMMANDS, TOLERANCE, Rung
 
 FILM, REPLAY, LADDER = "robot.gif", "replay.html", "ladder.json"
@@ -20,6 +22,9 @@ _STEPS = "steps of all worlds"
 # Metrics of the learner that are shown: of PPO, then of SAC and TD3.
 _INSIDE = ("kl", "clip_fraction", "entropy", "explained_variance")
 _INSIDE_OFF_POLICY = ("critic_loss", "actor_loss", "q", "temperature")
+# Colours, the same in every chart: falls of this robot, its speed, one that holds its pose, the
+# gait, and both sides of the discriminator.
+_UP, _FAST, _HELD, _GAIT, _REFERENCE, _POLICY = 0, 1, 7, 4, 6, 2
 
 
 def write_report(folder: str | Path) -> Path:
@@ -123,20 +128,19 @@ def _without_idle_settings(run: Run) -> Run:
 # At the top --------------------------------------------------------------------------------------
 
 
-def _film(run: Run) -> str:
+def _film(run: Run) -> Part:
     links = [
-        f'<a href="{file}" style="color:var(--accent)">{words}</a>'
-        for file, words in ((REPLAY, "Interactive replay in 3D"), ("robot.mp4", "the film as MP4"))
+        page.link(file, words)
+        for file, words in ((REPLAY, "Interactive replay in 3D"), ("robot.mp4", "The film as MP4"))
         if (run.path / file).is_file()
     ]
-    below = f'<p class="soft">{", ".join(links)}</p>' if links else ""
-    path, film = run.path / FILM, ""
+    path, film = run.path / FILM, None
     if path.is_file():
-        film = run_page.film_figure(path, "The trained robot, without exploring.")
-    return f"<div>{film}{below}</div>" if film or below else ""
+        film = page.film(path, "The trained robot, without exploring.")
+    return page.group("", film, page.group("links", *links))
 
 
-def _scores(run: Run) -> list[run_page.Fact]:
+def _scores(run: Run) -> list[Fact]:
     if not run.evals:
         return []
     last = run.evals[-1]
@@ -155,7 +159,7 @@ def _scores(run: Run) -> list[run_page.Fact]:
     ]
 
 
-def _push_score(rungs: Sequence[Rung]) -> list[run_page.Fact]:
+def _push_score(rungs: Sequence[Rung]) -> list[Fact]:
     taken = [rung for rung in rungs if rung.survived >= 0.9]
     if not taken:
         return []
@@ -172,107 +176,99 @@ def _percent(share: Any) -> str:
 # Charts ------------------------------------------------------------------------------------------
 
 
-def _column(rows: Sequence[Any], name: str, factor: float = 1.0) -> list[Any]:
-    values = (row.get(name) for row in rows)
-    return [None if value is None else factor * value for value in values]
-
-
 def _line(
-    rows: Sequence[Any],
-    label: str,
-    name: str,
-    ink: int,
-    factor: float = 1.0,
-    x: Sequence[Any] | None = None,
-    **style: Any,
+    rows: Sequence[Any], label: str, name: str, color: Any, over: str = "steps", **style: Any
 ) -> list[Series]:
     """A line of rows of training or evaluation, as a list: empty if none has such a column."""
-    values = _column(rows, name, factor)
+    values = column(rows, name)
     if not any(map(is_number, values)):
         return []
-    points = run_page.thin(_column(rows, "steps") if x is None else x, values)
-    return [Series(label, *points, color=color(ink), **style)]
+    points = run_page.thin(column(rows, over), values)
+    return [Series(label, *points, color=color, **style)]
 
 
-def _chart(lines: Sequence[Series], label: str, **options: Any) -> str:
-    """A chart of half a column; nothing if it would have no line."""
+def _shares(
+    rows: Sequence[Any], label: str, name: str, color: Any, over: str = "steps"
+) -> list[Series]:
+    """A share of greedy episodes in per cent with its standard error, as a list."""
+    shares = column(rows, name)
+    if not any(map(is_number, shares)):
+        return []
+    errors = (share_error(row.get(name), int(row.get("episodes") or 0)) for row in rows)
+    points = column(rows, over), percent(shares), percent(errors)
+    return [with_error(f"{label} ± s.e.", *points, color=color, dots=True)]
+
+
+def _chart(lines: Sequence[Series], label: str, **options: Any) -> Part:
+    """A small chart; nothing if it would have no line."""
     if not lines:
-        return ""
-    settings = {"x_label": _STEPS, "width": page.HALF, "height": 240} | options
-    return line_chart(lines, title=label, y_label=label, **settings)
+        return None
+    return line_chart(lines, **({"x_label": _STEPS, "y_label": label, "height": 260} | options))
 
 
-def _progress(run: Run) -> str:
+def _progress(run: Run) -> Part:
     """Falls and tracking, in training and in greedy episodes."""
     trained, evals = run.metrics, run.evals
-
-    def shares(x: Sequence[Any]) -> list[Series]:
-        good = _line(evals, "as fast as asked", "good", 1, 100.0, x, dots=True)
-        return _line(evals, "stays up", "survived", 0, 100.0, x, dots=True) + good * _walks(run)
-
-    length = _line(trained, "training", "length", 2, faint=True)
-    length += _line(evals, "greedy", "length", 0, dots=True)
     share, zero = "% of greedy episodes", {"include_zero": True}
+    by_step, by_second = (
+        _shares(evals, "stays up", "survived", _UP, over)
+        + _shares(evals, "as fast as asked", "good", _FAST, over) * _walks(run)
+        for over in ("steps", "seconds")
+    )
+    length = _line(trained, "training", "length", TRAINING, faint=True)
+    length += _line(evals, "greedy", "length", GREEDY, dots=True)
+    falls = [row | {"fell": percent([row.get("fell")])[0]} for row in trained]
+    ends = "% of training episodes that end in a fall"
+    gait = _line(evals, "distance", "gait_distance", _GAIT, dots=True)
+    seconds = {"x_label": "seconds of training", "title": f"{share} by seconds"}
     charts = [
-        _chart(shares(_column(evals, "steps")), share, **zero),
-        _chart(
-            shares(_column(evals, "seconds", 1.0 / 60.0)),
-            share,
-            **zero,
-            x_label="minutes of training",
-        ),
-        _tracking(run) if _walks(run) else "",
+        _chart(by_step, share, share=True),
+        _chart(by_second, share, share=True, **seconds),
+        _tracking(run) if _walks(run) else None,
         _chart(length, "steps in an episode", **zero),
-        _chart(
-            _line(trained, "falls", "fell", 3, 100.0),
-            "% of training episodes that end in a fall",
-            **zero,
-        ),
-        _chart(
-            _line(evals, "distance", "gait_distance", 4, dots=True),
-            "rad from the reference gait",
-            **zero,
-        ),
+        _chart(_line(falls, "falls", "fell", TRAINING), ends, share=True),
+        _chart(gait, "rad from the reference gait", **zero),
     ]
     text = "Greedy episodes do without exploration; training episodes explore."
     return page.section("Falls and speed", page.pairs(charts), text=text)
 
 
-def _tracking(run: Run) -> str:
+def _tracking(run: Run) -> Part:
     """How far the robot is off the speed that was asked for."""
     label = "m/s off the command"
-    greedy = _line(run.evals, "mean speed of greedy episodes", "error", 1, dots=True)
+    greedy = _line(run.evals, "mean speed of greedy episodes", "error", _FAST, dots=True)
     if greedy:
         return _chart(greedy, label, include_zero=True, references=[("wanted", TOLERANCE)])
-    momentary = _line(run.metrics, "training", "error", 1)
+    momentary = _line(run.metrics, "training", "error", TRAINING)
     return _chart(momentary, f"{label} when a training episode ends", include_zero=True)
 
 
-def _terms(run: Run) -> str:
+def _terms(run: Run) -> Part:
     """The reward, term by term: what each came to at last, and on the way there."""
     weights = run.about.get("terms")
     if not isinstance(weights, dict):
-        return ""
-    steps, written = _column(run.evals, "steps"), [row.get("terms") for row in run.evals]
+        return None
+    steps, written = column(run.evals, "steps"), column(run.evals, "terms")
     rows = [terms if isinstance(terms, dict) else {} for terms in written]
-    earned = {name: _column(rows, name, weight) for name, weight in weights.items()}
-    earned = {name: values for name, values in earned.items() if any(map(is_number, values))}
+    earned = {}
+    for name, weight in weights.items():
+        values = [weight * v if is_number(v) else None for v in column(rows, name)]
+        earned |= {name: values} if any(map(is_number, values)) else {}
     if not earned:
-        return ""
-
-    def draw(width: int) -> str:
-        last = Bars("", [values[-1] for values in earned.values()], color(0))
-        label = "reward a second, in the last evaluation"
-        return bar_chart(
-            list(earned), [last], title="Reward by term", width=width, axis_label=label
-        )
-
+        return None
+    draw = partial(
+        bar_chart,
+        list(earned),
+        [Bars("", [values[-1] for values in earned.values()], GREEDY)],
+        title="Reward by term",
+        axis_label="reward a second, in the last evaluation",
+    )
     courses = [
         _chart(
-            [Series(name, steps, values, color=color(0), dots=True)],
+            [Series(name, steps, values, color=GREEDY, dots=True)],
             f"{name}, weight {number(weights[name])}",
             include_zero=True,
-            height=165,
+            height=200,
         )
         for name, values in earned.items()
         if len(steps) > 1
@@ -281,28 +277,24 @@ def _terms(run: Run) -> str:
         "What each term of the reward paid in a second of a greedy episode, weight included. Terms "
         "that reward pay at most their weight; terms that punish pay 0 at best."
     )
-    parts = page.figure(draw), page.pairs(courses)
-    return page.section("Reward, term by term", *parts, text=text)
+    return page.section("Reward, term by term", page.figure(draw), page.pairs(courses), text=text)
 
 
-def _pushes(rungs: Sequence[Rung]) -> str:
+def _pushes(rungs: Sequence[Rung]) -> Part:
     """The ladder of pushes: the robot beside one that only holds its home pose."""
     if not rungs:
-        return ""
+        return None
     rows = [
         [rung.newtons, rung.milliseconds, 100.0 * rung.survived, 100.0 * rung.held]
         for rung in rungs
     ]
     labels = [f"{number(newtons)} N, {time} ms" for newtons, time, *_ in rows]
     groups = [
-        Bars(name, [row[2 + i] for row in rows], color(i))
-        for i, name in enumerate(("this robot", "holds its home pose"))
+        Bars("this robot", [row[2] for row in rows], _UP),
+        Bars("holds its home pose", [row[3] for row in rows], _HELD),
     ]
-
-    def draw(width: int) -> str:
-        label = "% of episodes without a fall"
-        return bar_chart(labels, groups, title="Pushes", axis_label=label, width=width)
-
+    label = "% of episodes without a fall"
+    draw = partial(bar_chart, labels, groups, title="Pushes", axis_label=label, share=True)
     head = ["newtons", "milliseconds", "this robot, %", "holds its home pose, %"]
     text = (
         "Pushes of fixed size from random directions, every two to three seconds of an episode. "
@@ -311,19 +303,20 @@ def _pushes(rungs: Sequence[Rung]) -> str:
     return page.section("Pushes", page.figure(draw), page.table(head, rows), text=text)
 
 
-def _prior(run: Run) -> str:
+def _prior(run: Run) -> Part:
     """The motion prior: what style earns, and whether the judge can still tell."""
-    rows = run.metrics
+    judged = [f"prior_{side}_accuracy" for side in ("real", "fake")]
+    rows = [row | {n: percent([row.get(n)])[0] for n in judged} for row in run.metrics]
 
-    def both(name: str, factor: float = 1.0) -> list[Series]:
-        real = _line(rows, "the reference", f"prior_real_{name}", 0, factor)
-        return real + _line(rows, "the policy", f"prior_fake_{name}", 1, factor)
+    def both(name: str) -> list[Series]:
+        real = _line(rows, "the reference", f"prior_real_{name}", _REFERENCE)
+        return real + _line(rows, "the policy", f"prior_fake_{name}", _POLICY)
 
     charts = [
-        _chart(_line(rows, "style", "prior_style", 2), "style of a step, before its weight"),
+        _chart(_line(rows, "style", "prior_style", TRAINING), "style of a step, before its weight"),
         _chart(both("score"), "score by the discriminator"),
-        _chart(both("accuracy", 100.0), "% judged rightly", include_zero=True),
-        _chart(_line(rows, "penalty", "prior_penalty", 3), "gradient penalty"),
+        _chart(both("accuracy"), "% judged rightly", share=True),
+        _chart(_line(rows, "penalty", "prior_penalty", TRAINING), "gradient penalty"),
     ]
     text = (
         "A discriminator learns to tell the reference gait (1) from the policy's (0); what it "
@@ -336,9 +329,9 @@ def _prior(run: Run) -> str:
 # At the bottom -----------------------------------------------------------------------------------
 
 
-def _again(run: Run) -> str:
+def _again(run: Run) -> Part:
     if not run.has_checkpoint:
-        return ""
+        return None
     push = shlex.join(["worldloom", "pushes", str(run.path)])
     commands = page.command(f"{push}\n{_film_command(run)}")
     return page.section("Push it, and film it again", commands)

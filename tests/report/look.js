@@ -1,0 +1,42 @@
+// Everything that is seen: within the screen unless it scrolls by itself, and legible. A colour is
+// that of the text over the nearest background, thinned by the opacity of all that is around it.
+() => {
+    const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+        .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const parse = color => { const n = color.match(/[\d.]+/g).map(Number); return [n.slice(0, 3), n[3] ?? 1]; };
+    const outside = [], faint = [], cut = [];
+    for (const node of document.body.querySelectorAll("*")) {
+        const box = node.getBoundingClientRect(), style = getComputedStyle(node);
+        if (!box.width || !box.height || style.visibility === "hidden" || node.closest(".said")) continue;
+        const scrolls = node.closest(".scroll"), name = `${node.tagName} ${node.textContent.slice(0, 40)}`;
+        if (!scrolls && (box.left < -1 || box.right > innerWidth + 1)) outside.push(name);
+        if (node.matches(".scroll") && style.overflowX !== "auto") cut.push(name);
+        if (/hidden|clip/.test(style.overflowX) && node.matches("td,th,dd,pre,p,figcaption")
+            && node.scrollWidth > node.clientWidth + 1) cut.push(name);
+        if (![...node.childNodes].some(child => child.nodeType === 3 && child.data.trim())) continue;
+        if (node.matches("style,script,title")) continue;
+        let back = [255, 255, 255], opacity = 1;
+        for (let at = node; at; at = at.parentElement) opacity *= +getComputedStyle(at).opacity;
+        for (let at = node; at; at = at.parentElement) {
+            const [color, alpha] = parse(getComputedStyle(at).backgroundColor);
+            if (alpha > 0.99) { back = color; break; }
+        }
+        const [ink, alpha] = parse(node.closest("svg") ? style.fill : style.color);
+        const seen = ink.map((v, i) => back[i] + (v - back[i]) * alpha * opacity);
+        const [dark, bright] = [light(seen), light(back)].sort((a, b) => a - b);
+        const contrast = (bright + 0.05) / (dark + 0.05);
+        if (contrast < 4.5) faint.push(`${name}: ${contrast.toFixed(2)}`);
+    }
+    const shown = selector => [...document.querySelectorAll(selector)].map(node => node.getBoundingClientRect())
+        .filter(box => box.width > 0 && box.height > 0);
+    return {
+        outside, faint, cut, scroll: document.documentElement.scrollWidth,
+        plots: shown(".plot canvas").map(box => [box.left, box.right, box.height]),
+        drawings: shown("svg.wl-chart").length,
+        small: [...document.querySelectorAll("svg.wl-chart")].filter(svg => svg.getBoundingClientRect().width > 0)
+            .filter(svg => parseFloat(getComputedStyle(svg).fontSize)
+                * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width < 10).length,
+        wide: [...document.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth + 1).length,
+    };
+}
