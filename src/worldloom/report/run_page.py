@@ -4,7 +4,7 @@ import base64
 import math
 import shlex
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -14,7 +14,7 @@ from worldloom.report import page, svg
 from worldloom.report.axes import number
 from worldloom.report.colors import PALETTE, series_color
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.runs import Run, column, is_number
+from worldloom.report.runs import Run, column, is_number, read_run
 
 POINTS = 200  # a line of more points than this is averaged
 # Metrics as people read them; others are shown under their own names.
@@ -151,6 +151,17 @@ def thin(
 
 def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps") -> str:
     """The learning curve: returns while it trained, and greedy evaluations with their error."""
+    lines = _learning_lines(run)
+    if not lines:
+        return ""
+    every = math.ceil(len(run.metrics) / POINTS)
+    caption = f"Each point of the training is the mean of {every} iterations." if every > 1 else ""
+    labels: dict[str, Any] = {"title": "Learning curve", "x_label": unit, "y_label": y_label}
+    draw = partial(learning_chart, lines, **labels, references=run.reference_scores())
+    return page.section("Learning", page.figure(draw, caption))
+
+
+def _learning_lines(run: Run) -> list[Series]:
     lines = []
     returns = run.column("return")
     if any(map(is_number, returns)):
@@ -160,13 +171,20 @@ def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps
         columns = [column(run.evals, name) for name in ("steps", "mean", "stderr")]
         ink = None if lines else series_color(1)
         lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=ink))
-    if not lines:
-        return ""
-    every = math.ceil(len(run.metrics) / POINTS)
-    caption = f"Each point of the training is the mean of {every} iterations." if every > 1 else ""
-    labels: dict[str, Any] = {"title": "Learning curve", "x_label": unit, "y_label": y_label}
-    draw = partial(learning_chart, lines, **labels, references=run.reference_scores())
-    return page.section("Learning", page.figure(draw, caption))
+    return lines
+
+
+def summary(folder: Path, scores: Mapping[str, str]) -> str:
+    """A run in a notebook: scores and times, the newest film, the learning curve."""
+    run = read_run(folder)
+    rows = dict(scores) | {name: f"{value} {unit}" for name, value, unit, _ in facts(run)}
+    cells = (f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in rows.items())
+    parts = [f"<b>{escape(str(run.path))}</b>", f"<table>{''.join(cells)}</table>"]
+    films = sorted(run.path.glob("*.gif"), key=lambda path: path.stat().st_mtime)
+    parts += [film_figure(films[-1], films[-1].stem)] if films else []
+    lines = _learning_lines(run)
+    parts += [line_chart(lines, 560, x_label="steps", y_label="return")] if lines else []
+    return "".join(parts)
 
 
 def learning_chart(lines: Sequence[Series], width: int, **options: Any) -> str:

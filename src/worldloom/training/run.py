@@ -15,6 +15,7 @@ from worldloom import algos
 from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_seed
 from worldloom.core.draws import as_key
+from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.training.config import TrainConfig, make_config, read_header
 from worldloom.training.driver import Hook, Plan, drive, open_checkpoints, plan_of, set_clock
@@ -168,6 +169,12 @@ class Run:
     def report(self) -> Path:
         """Writes report.html into the run's folder; its path."""
         return self.suite.page(self.folder)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: scores, times, film and learning curve."""
+        scores = self.evaluation.lines() if self.evaluation else {}
+        # By name: pages are made of runs, and training knows nothing of pages.
+        return resolve("worldloom.report.run_page:summary")(self.folder, scores)
 
     def export(
         self, path: str | Path | None = None, *, force: bool = False, **options: Any
