@@ -151,7 +151,7 @@ def plant_picture(name: str, env: PureEnv) -> str:
 
 def still(chart: str) -> str:
     """A chart without what a mouse finds in it, which an image on a page cannot show."""
-    return re.sub('<g class="at">.*?</g>', "", chart)
+    return re.sub('(?s)<g class="at">.*?</g>', "", chart)
 
 
 def filter_picture() -> str:
