@@ -127,6 +127,25 @@ def against(suite: str, result: dict[str, Any]) -> str:
     return ", ".join(f"{n} {facts.get(key, {}).get('version', '')}" for n, key in peers.items())
 
 
+def levels_markdown(result: Mapping[str, Any]) -> str:
+    """The robot's levels: training steps a second by number of worlds, and seconds to compile."""
+    sizes, compiled = result["raw"]["levels"]["sizes"], result["raw"]["compile"]["seconds"]
+    heads = [f"{int(size):,} worlds" for size in sizes]
+    rows = [f"| level | {' | '.join(heads)} |", f"|{'---|' * (1 + len(heads))}"]
+    for level in (1, 2, 3, 4):
+        rates = [sizes[size]["steps_per_second"].get(f"level{level}") for size in sizes]
+        cells = ["-" if rate is None else three_figures(rate) for rate in rates]
+        rows.append(f"| {level} | {' | '.join(cells)} |")
+    c, mjx, kept = (three_figures(compiled[n]["median"]) for n in ("c", "mjx", "mjx_cached"))
+    batch = result["raw"]["compile"]["batch"]
+    rows += [
+        "",
+        f"Seconds to the first step of {batch} robots: {c} with the C engine, {mjx} with "
+        f"MJX, {kept} with MJX in a second process, which finds the program kept.",
+    ]
+    return "\n".join(rows)
+
+
 def headlines(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The README's table, from the results of all suites."""
     rows = ["| what is measured | compared with | times |", "|---|---|---|"]
@@ -179,6 +198,8 @@ def main(root: Path = Path(".")) -> int:
     results = {s: json.loads(path.read_text()) for s, path in found.items() if path.is_file()}
     tables = {suite: markdown(suite, result) for suite, result in results.items()}
     tables["headlines"] = headlines(results)
+    if results.get("robot", {}).get("raw", {}).keys() >= {"levels", "compile"}:
+        tables["levels"] = levels_markdown(results["robot"])
     modes = folder / "modes/compare.json"
     if modes.is_file():
         tables["modes"] = modes_markdown(json.loads(modes.read_text()))

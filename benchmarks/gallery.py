@@ -179,7 +179,9 @@ def filter_picture() -> str:
     for (name, ink), played in zip(episode.WAYS, both, strict=True):
         y = np.where(played.alive[:, chosen], played.obs[:, chosen, index], np.nan)
         label = {"bare": "policy alone", "filtered": "policy behind the filter"}[name]
-        lines.append(Series(label, clock.edges[:-1], y[clock.starts].tolist(), color=svg.color(ink)))
+        lines.append(
+            Series(label, clock.edges[:-1], y[clock.starts].tolist(), color=svg.color(ink))
+        )
     bound = next(limit.bound for limit in plant.limits if limit.name == "runaway")
     size = {"width": 560, "height": 300}
     label, limit = "reactor temperature, K", [("limit", bound)]

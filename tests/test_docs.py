@@ -2,10 +2,12 @@
 
 import functools
 import glob
+import io
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,13 +93,9 @@ def printed_commands():
 @functools.cache
 def help_of(*argv):
     """What `worldloom ARGV --help` prints; nothing where that is refused."""
-    import contextlib
-    import io
-
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        with contextlib.suppress(SystemExit):
-            cli.main([*argv])
+    out, refusals = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(refusals), suppress(SystemExit):
+        cli.main([*argv])
     return out.getvalue()
 
 

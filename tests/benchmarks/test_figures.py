@@ -51,7 +51,13 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "README.md", tmp_path)
     figures.main(tmp_path)
-    for page in ("README.md", "docs/benchmarks.md", "docs/command-line.md", "docs/plant.md"):
+    for page in (
+        "README.md",
+        "docs/benchmarks.md",
+        "docs/command-line.md",
+        "docs/plant.md",
+        "docs/robot.md",
+    ):
         assert (tmp_path / page).read_text() == (ROOT / page).read_text(), f"{page}: make figures"
     for picture in ("speed.svg", "speed-algos.svg"):
         path = f"docs/images/{picture}"

@@ -16,7 +16,7 @@ PROGRAMS = {
     "offline": ("plant", SMALL | {"algo": "iql", "iql": {"batch_size": 8, "hidden": (8,)}}),
     "turns": (
         "grid",
-        {"env": "treasurehunt", "algo": "iqn", "num_worlds": 2, "iqn": {"hidden": (8,)}},
+        {"env": "treasurehunt", "algo": "iqn", "num_worlds": 2, "iqn": {"hidden": 8}},
     ),
     "arc": (
         "arc",

@@ -57,6 +57,20 @@ def copied(finished_run, tmp_path):
 # What is written ---------------------------------------------------------------------------------
 
 
+def test_a_notebook_shows_scores_film_and_curve_of_a_run(finished_run):
+    html = worldloom.load(finished_run)._repr_html_()
+    assert "<td>training time</td>" in html
+    assert "data:image/gif" in html
+    assert "<svg" in html
+
+
+def test_a_world_is_shown_in_one_line():
+    shown = repr(worldloom.make("treasurehunt", num_agents=3))
+    assert shown.startswith("treasurehunt(observation=Box(")
+    assert shown.endswith("action=Discrete(4), num_agents=3, horizon=50)")
+    assert "\n" not in shown
+
+
 def test_a_run_folder_holds_what_happened(finished_run):
     found = {path.name for path in finished_run.iterdir()}
     assert found == {
