@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,21 @@ def page(scores: Mapping[str, str]) -> str:
 def entry(suite: str, name: str, score: str) -> str:
     """One world: picture, description, spaces, options, and a measured score if there is one."""
     env, text = suites.make(name), suites.names(suite)[name]
+    seen, done = space_text(env.spec.observation), space_text(env.spec.action)
+    if suite == "plant":
+        seen, done = signals_text(env.base.plant.observation), signals_text(env.base.plant.action)
     rows = {
         "agents": env.spec.num_agents,
-        "observation": space_text(env.spec.observation),
-        "action": space_text(env.spec.action) + (" each" if env.spec.num_agents > 1 else ""),
+        "observation": seen,
+        "action": done + (" each" if env.spec.num_agents > 1 else ""),
         "steps of an episode": env.spec.horizon or "no fixed number",
         "options": options_text(suite, name, env),
     }
     rows |= {"measured": score} if score else {}
     picture = f"![{name}](images/{picture_name(suite, name)}){{ width=360 }}"
-    table = [f"| {key} | {value} |" for key, value in rows.items()]
+    facts = [f"- **{key}**: {value}" for key, value in rows.items()]
     sentence = text[0].upper() + text[1:] + "."
-    return "\n".join([f"### {name}\n", sentence, "", picture, "", "| | |", "|---|---|", *table])
+    return "\n".join([f"### {name}\n", sentence, "", picture, "", *facts])
 
 
 def picture_name(suite: str, name: str) -> str:
@@ -70,6 +73,12 @@ def space_text(space: Any) -> str:
         return f"{shape} of {space.n:,} values" if shape else f"one of {space.n:,}"
     ends = f"[{space.low:g}, {space.high:g}]"
     return f"{shape or 'one'} {space.dtype} in {ends}"
+
+
+def signals_text(signals: Sequence[Any]) -> str:
+    """A plant's signals with their units and ranges."""
+    ends = [f"{s.low:g} to {s.high:g}{'' if s.unit == '1' else ' ' + s.unit}" for s in signals]
+    return ", ".join(f"`{s.name}` {end}" for s, end in zip(signals, ends, strict=True))
 
 
 def options_text(suite: str, name: str, env: PureEnv) -> str:
