@@ -71,6 +71,7 @@ bench: $(DEV) peers ## measure everything again and write benchmarks/results/ (f
 
 figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m benchmarks.figures
+	$(BIN)/python -m benchmarks.gallery
 
 peers: $(PEERS:=/.stamp) ## set up the peers of the benchmarks in environments of their own
 

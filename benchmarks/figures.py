@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,23 @@ MEANING = {
         "accepted_filter_time_share": "the same where all proposals are safe",
     },
 }
-PICTURE = {
-    "algos": "speed-algos.svg",
-    "grid": "speed.svg",
-    "arc": "speed-arc.svg",
-    "robot": "speed-robot.svg",
-    "plant": "speed-plant.svg",
+# The README's: suite and figure, what is measured, against what. Where the first word is not
+# "cost", more is better and 1 is a tie: these are the bars of its chart.
+HEADLINES = {
+    ("grid", "time_to_500"): ("training to the same score", "Sorrel's treasure hunt, PyTorch"),
+    ("grid", "time_to_500_with_compile"): (
+        "the same, our compile time included",
+        "Sorrel's treasure hunt, PyTorch",
+    ),
+    ("arc", "steps_vs_jaxarc_30x30_1024"): ("ARC steps a second, 1,024 worlds", "JaxARC"),
+    ("arc", "steps_vs_arcle_batched"): ("ARC steps a second, 1,024 worlds", "ARCLE"),
+    ("robot", "ppo_vs_brax_mjx"): ("training 512 robots on a CPU", "Brax's PPO over MJX"),
+    ("plant", "iql_vs_d3rlpy"): ("offline updates a second, IQL", "d3rlpy"),
+    ("algos", "ppo_vs_rejax"): ("training CartPole with PPO", "rejax"),
+    ("plant", "shipped_filter_time_share"): (
+        "cost of the reactor's whole safety filter",
+        "its policy network alone",
+    ),
 }
 
 
@@ -115,52 +127,92 @@ def against(suite: str, result: dict[str, Any]) -> str:
     return ", ".join(f"{n} {facts.get(key, {}).get('version', '')}" for n, key in peers.items())
 
 
-def fill(text: str, suite: str, result: dict[str, Any]) -> str:
-    """`text` with what stands between the suite's markers replaced by its table."""
-    pattern = rf"(<!-- figures:{suite} -->\n).*?(<!-- /figures:{suite} -->)"
-    filling = modes_markdown(result) if suite == "modes" else markdown(suite, result)
+def levels_markdown(result: Mapping[str, Any]) -> str:
+    """The robot's levels: training steps a second by number of worlds, and seconds to compile."""
+    sizes, compiled = result["raw"]["levels"]["sizes"], result["raw"]["compile"]["seconds"]
+    heads = [f"{int(size):,} worlds" for size in sizes]
+    rows = [f"| level | {' | '.join(heads)} |", f"|{'---|' * (1 + len(heads))}"]
+    for level in (1, 2, 3, 4):
+        rates = [sizes[size]["steps_per_second"].get(f"level{level}") for size in sizes]
+        cells = ["-" if rate is None else three_figures(rate) for rate in rates]
+        rows.append(f"| {level} | {' | '.join(cells)} |")
+    c, mjx, kept = (three_figures(compiled[n]["median"]) for n in ("c", "mjx", "mjx_cached"))
+    batch = result["raw"]["compile"]["batch"]
+    rows += [
+        "",
+        f"Seconds to the first step of {batch} robots: {c} with the C engine, {mjx} with "
+        f"MJX, {kept} with MJX in a second process, which finds the program kept.",
+    ]
+    return "\n".join(rows)
+
+
+def headlines(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The README's table, from the results of all suites."""
+    rows = ["| what is measured | compared with | times |", "|---|---|---|"]
+    for (suite, name), (what, peer) in HEADLINES.items():
+        value = results.get(suite, {"ratios": {}})["ratios"].get(name)
+        rows.append(f"| {what} | {peer} | {'not measured' if value is None else times(value)} |")
+    return "\n".join(rows)
+
+
+def times(value: float) -> str:
+    return f"{three_figures(value)}x"
+
+
+def fill(text: str, name: str, filling: str) -> str:
+    """`text` with what stands between the markers of that name replaced."""
+    pattern = rf"(<!-- figures:{name} -->\n).*?(<!-- /figures:{name} -->)"
     return re.sub(pattern, lambda m: m[1] + filling + "\n" + m[2], text, flags=re.S)
 
 
-def chart(suite: str, result: dict[str, Any]) -> str:
-    """The speed ratios of a result as an SVG bar chart on a log axis."""
+def chart(bars: Mapping[str, float | None]) -> str:
+    """Speed ratios by label as an SVG bar chart on a log axis."""
     from worldloom.report.plots import Bars, bar_chart
 
-    shown = [name for name in MEANING[suite] if not re.search("_share$|_mix$|^ope_", name)]
-    ratios = {name: result["ratios"].get(name) for name in shown}
-    labels = [name.replace("_", " ") for name in ratios]
-    return bar_chart(
-        labels,
-        [Bars("", list(ratios.values()))],
-        axis_label="times as fast",
-        log=True,
-        baseline=1.0,
-        show=lambda x: f"{three_figures(x)}x",
-        width=560,
-    )
+    values = [Bars("", list(bars.values()))]
+    options = {"axis_label": "times as fast (1: the same)", "log": True, "baseline": 1.0}
+    return bar_chart(list(bars), values, **options, show=times, width=560)
+
+
+def charts(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Pictures by name: the README's, and that of the algorithms."""
+    bars = {
+        f"{what}, against {peer}": results[suite]["ratios"].get(name)
+        for (suite, name), (what, peer) in HEADLINES.items()
+        if suite in results and not what.startswith("cost")
+    }
+    drawn = {"speed.svg": chart(bars)} if bars else {}
+    if "algos" in results:
+        ratios = results["algos"]["ratios"]
+        labels = {name: name.replace("_vs_", " against ").replace("_", " on ") for name in ratios}
+        drawn["speed-algos.svg"] = chart({labels[name]: ratios[name] for name in ratios})
+    return drawn
 
 
 def main(root: Path = Path(".")) -> int:
     """Fills every page under `root` that has a marker, and draws the charts."""
     from worldloom.core.files import write_text
 
-    results = root / "benchmarks/results"
-    for path in (*sorted(results.glob("*.json")), *results.glob("modes/compare.json")):
-        suite, result = path.stem, json.loads(path.read_text())
-        if suite == "compare":
-            suite = "modes"
-        elif suite not in MEANING:
-            continue
-        else:
-            picture = root / f"docs/images/{PICTURE[suite]}"
-            picture.parent.mkdir(parents=True, exist_ok=True)
-            write_text(picture, chart(suite, result))
-        for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
-            text = page.read_text()
-            filled = fill(text, suite, result)
-            if filled != text:
-                write_text(page, filled)
-                print(f"filled {page}")
+    folder = root / "benchmarks/results"
+    found = {suite: folder / f"{suite}.json" for suite in MEANING}
+    results = {s: json.loads(path.read_text()) for s, path in found.items() if path.is_file()}
+    tables = {suite: markdown(suite, result) for suite, result in results.items()}
+    tables["headlines"] = headlines(results)
+    if results.get("robot", {}).get("raw", {}).keys() >= {"levels", "compile"}:
+        tables["levels"] = levels_markdown(results["robot"])
+    modes = folder / "modes/compare.json"
+    if modes.is_file():
+        tables["modes"] = modes_markdown(json.loads(modes.read_text()))
+    for name, drawing in charts(results).items():
+        (root / "docs/images").mkdir(parents=True, exist_ok=True)
+        write_text(root / "docs/images" / name, drawing)
+    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        text = filled = page.read_text()
+        for name, table in tables.items():
+            filled = fill(filled, name, table)
+        if filled != text:
+            write_text(page, filled)
+            print(f"filled {page}")
     return 0
 
 

@@ -291,7 +291,7 @@ def test_the_suite_is_known_and_each_ratio_has_a_meaning():
     assert set(plant.RATIOS) >= {
         "td3bc_vs_d3rlpy", "iql_vs_d3rlpy", "cql_vs_d3rlpy", "dmsd_steps_vs_loop",
     }  # fmt: skip
-    assert "plant" in figures.PICTURE
+    assert "plant" in figures.MEANING
 
 
 def test_an_unknown_section_is_refused_before_anything_runs(tmp_path):

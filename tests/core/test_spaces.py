@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.core.spaces import Box, Dict, Discrete
+from worldloom.core.spaces import Box, Dict, Discrete, brief
 
 SPACES = [
     Discrete(4),
@@ -120,3 +120,9 @@ def test_an_unbounded_box_contains_but_cannot_sample():
     assert space.contains(jnp.array([1e30, -1e30]))
     with pytest.raises(ValueError, match="finite bounds"):
         space.sample(jax.random.key(0))
+
+
+def test_a_space_is_named_in_a_few_characters():
+    assert brief(Discrete(4)) == "Discrete(4)"
+    assert brief(Box(0.0, 1.0, (3, 2))) == "Box(3, 2)"
+    assert brief(Dict((("grid", Discrete(2)), ("size", Discrete(3))))) == "Dict(grid, size)"

@@ -1,6 +1,7 @@
 """A run from folder to result: what it writes, and that nothing is lost on the way."""
 
 import csv
+import html
 import json
 import os
 import re
@@ -55,6 +56,24 @@ def copied(finished_run, tmp_path):
 
 
 # What is written ---------------------------------------------------------------------------------
+
+
+def test_a_notebook_shows_the_report_of_a_run_or_its_scores(copied):
+    run = worldloom.load(copied)
+    report = html.escape(run.report().read_text())
+    assert run._repr_html_().startswith(f'<iframe srcdoc="{report}"')
+    (copied / "report.html").unlink()
+    run.evaluation = run.evaluate(2)
+    shown = run._repr_html_()
+    assert shown.startswith(f"<pre>{html.escape(str(copied))}")
+    assert all(html.escape(name) in shown for name in run.evaluation.lines())
+
+
+def test_a_world_is_shown_in_one_line():
+    shown = repr(worldloom.make("treasurehunt", num_agents=3))
+    assert shown.startswith("treasurehunt(observation=Box(")
+    assert shown.endswith("action=Discrete(4), num_agents=3, horizon=50)")
+    assert "\n" not in shown
 
 
 def test_a_run_folder_holds_what_happened(finished_run):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
-from worldloom.core.spaces import Space
+from worldloom.core.spaces import Space, brief
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 
 TurnOrder = Literal["interleaved", "simultaneous"]
@@ -113,6 +113,11 @@ class PureEnv:
     apply_agent: Callable[..., Any] = not_turn_based
     apply_all: Callable[..., Any] = not_turn_based
     end_turn: Callable[..., Any] = not_turn_based
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        spaces = f"observation={brief(spec.observation)}, action={brief(spec.action)}"
+        return f"{spec.name}({spaces}, num_agents={spec.num_agents}, horizon={spec.horizon})"
 
     @property
     def turn_based(self) -> bool:

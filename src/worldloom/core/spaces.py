@@ -89,3 +89,12 @@ class Dict:
 
 
 Space = Discrete | Box | Dict
+
+
+def brief(space: Space) -> str:
+    """A space in a few characters: Discrete(4), Box(13,), Dict(grid, size)."""
+    if isinstance(space, Dict):
+        return f"Dict({', '.join(name for name, _ in space.items)})"
+    if isinstance(space, Discrete) and not space.shape:
+        return f"Discrete({space.n})"
+    return f"{type(space).__name__}{space.shape}"

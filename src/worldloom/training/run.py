@@ -1,5 +1,6 @@
 """The one run: trained, resumed or loaded, with the same face in all three."""
 
+import html
 import importlib.util
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -168,6 +169,16 @@ class Run:
     def report(self) -> Path:
         """Writes report.html into the run's folder; its path."""
         return self.suite.page(self.folder)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run's report, or its scores where it has none."""
+        path = self.folder / "report.html"
+        if path.is_file():
+            text = html.escape(path.read_text(encoding="utf-8"))
+            return f'<iframe srcdoc="{text}" style="width:100%;height:640px;border:0"></iframe>'
+        scores = self.evaluation.lines() if self.evaluation else {}
+        lines = [str(self.folder), *(f"{name}: {value}" for name, value in scores.items())]
+        return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
 
     def export(
         self, path: str | Path | None = None, *, force: bool = False, **options: Any

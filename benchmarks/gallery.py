@@ -1,0 +1,228 @@
+"""docs/gallery.md: every world that comes with the library, from the registry.
+
+python -m benchmarks.gallery             the page
+python -m benchmarks.gallery --draw      its pictures and that of the safety filter, too (minutes)
+"""
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from worldloom import suites
+from worldloom.core.protocols import PureEnv
+from worldloom.core.spaces import Dict, Discrete
+
+# Worlds that other pages have a film or a drawing of.
+PICTURES = {"treasurehunt": "treasurehunt.gif", "arc": "arc-task.svg", "biped": "biped.gif"}
+TURNS = 25  # of random play before a gridworld's picture is taken
+PAGES = {"grid": "grid.md", "arc": "arc.md", "robot": "robot.md", "plant": "plant.md"}
+
+
+# The page ----------------------------------------------------------------------------------------
+
+
+def page(scores: Mapping[str, str]) -> str:
+    """The gallery in Markdown; scores: lines about what has been measured, by world."""
+    parts = [
+        "# Gallery",
+        "<!-- Written by `python -m benchmarks.gallery` from the registry of worlds. -->",
+        "Every world that comes with the library. `worldloom.make(NAME, **options)` makes one, "
+        "`worldloom train NAME --world.OPTION VALUE` trains in it.",
+    ]
+    for suite, about in PAGES.items():
+        parts.append(f"## {suite.capitalize()}\n\n[About the suite]({about}).")
+        parts += [entry(suite, name, scores.get(name, "")) for name in suites.names(suite)]
+    return "\n\n".join(parts) + "\n"
+
+
+def entry(suite: str, name: str, score: str) -> str:
+    """One world: picture, description, spaces, options, and a measured score if there is one."""
+    env, text = suites.make(name), suites.names(suite)[name]
+    seen, done = space_text(env.spec.observation), space_text(env.spec.action)
+    if suite == "plant":
+        seen, done = signals_text(env.base.plant.observation), signals_text(env.base.plant.action)
+    rows = {
+        "agents": env.spec.num_agents,
+        "observation": seen,
+        "action": done + (" each" if env.spec.num_agents > 1 else ""),
+        "steps of an episode": env.spec.horizon or "no fixed number",
+        "options": options_text(suite, name, env),
+    }
+    rows |= {"measured": score} if score else {}
+    picture = f"![{name}](images/{picture_name(suite, name)}){{ width=360 }}"
+    facts = [f"- **{key}**: {value}" for key, value in rows.items()]
+    sentence = text[0].upper() + text[1:] + "."
+    return "\n".join([f"### {name}\n", sentence, "", picture, "", *facts])
+
+
+def picture_name(suite: str, name: str) -> str:
+    return PICTURES.get(name, f"worlds/{name}.{'png' if suite == 'grid' else 'svg'}")
+
+
+def space_text(space: Any) -> str:
+    """A space in words."""
+    if isinstance(space, Dict):
+        return ", ".join(f"`{name}`: {space_text(inner)}" for name, inner in space.items)
+    shape = " x ".join(map(str, space.shape))
+    if isinstance(space, Discrete):
+        return f"{shape} of {space.n:,} values" if shape else f"one of {space.n:,}"
+    ends = f"[{space.low:g}, {space.high:g}]"
+    return f"{shape or 'one'} {space.dtype} in {ends}"
+
+
+def signals_text(signals: Sequence[Any]) -> str:
+    """A plant's signals with their units and ranges."""
+    ends = [f"{s.low:g} to {s.high:g}{'' if s.unit == '1' else ' ' + s.unit}" for s in signals]
+    return ", ".join(f"`{s.name}` {end}" for s, end in zip(signals, ends, strict=True))
+
+
+def options_text(suite: str, name: str, env: PureEnv) -> str:
+    """The options of a world, with defaults where they are short."""
+    if suite == "plant":
+        numbers = [*vars(env.base.params.physics), *(limit.name for limit in env.base.plant.limits)]
+        named = "`disturbance=1.0`, `drift=0.0`, `horizon`, and its numbers and limits: "
+        return named + ", ".join(f"`{n}`" for n in dict.fromkeys(numbers))
+    rules = suites.suite(suite).rules
+    if rules:
+        known = {field.name: field.default for field in fields(rules)}
+    else:
+        parameters = suites.world_parameters(name) or {}
+        known = {n: p.default for n, p in parameters.items()}
+    return ", ".join(f"`{n}={value!r}`" if short(value) else f"`{n}`" for n, value in known.items())
+
+
+def short(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str) and len(repr(value)) < 20
+
+
+def measured_scores(result: Mapping[str, Any]) -> dict[str, str]:
+    """Mean returns of the scripted controllers of each plant, as `bench plant` measured them."""
+    returns: dict[str, dict[str, float]] = {}
+    for row in result["raw"].get("plants", []):
+        returns.setdefault(row["plant"], {})[row["quality"]] = row["data"]
+    return {
+        name: "mean return of scripted controllers: "
+        + ", ".join(f"{q} {by[q]:,.0f}" for q in ("random", "medium", "expert") if q in by)
+        for name, by in returns.items()
+    }
+
+
+# Pictures ----------------------------------------------------------------------------------------
+
+
+def grid_picture(env: PureEnv, path: Path) -> None:
+    """A gridworld after some turns of random play."""
+    import jax
+
+    from worldloom.core.transforms import base_state
+    from worldloom.suites.grid.render import frames
+
+    params, key = env.default_params(), jax.random.key(1)
+    state, _ = jax.jit(env.reset)(key, params)
+    step, states = jax.jit(env.step), [base_state(state)]
+    for turn in range(TURNS):
+        act, now = jax.random.split(jax.random.fold_in(key, turn))
+        actions = jax.random.randint(act, (env.spec.num_agents,), 0, env.spec.action.n)
+        state, _ = step(now, state, actions, params)
+        states.append(base_state(state))
+    stacked = jax.tree.map(lambda *x: jax.numpy.stack(x), *states)
+    frames(env.base, stacked, caption=False)[-1].save(path, optimize=True)
+
+
+def plant_picture(name: str, env: PureEnv) -> str:
+    """An episode of a plant's first limited signal under its scripted controller, as SVG."""
+    from worldloom.report.plots import Series, line_chart
+    from worldloom.suites.plant.datasets import make_data
+    from worldloom.suites.plant.episode import Clock
+
+    plant, steps = env.base.plant, int(env.default_params().horizon)
+    data = make_data(name, "expert", steps)
+    steps = int(data.starts[1]) if len(data.starts) > 1 else data.size
+    limited = next(limit.signal for limit in plant.limits if limit.kind != "rate")
+    signals = {signal.name: i for i, signal in enumerate(plant.observation)}
+    clock = Clock(steps, plant.step_seconds)
+    values = data.rows.obs[:steps, signals[limited]][clock.starts]
+    references = [
+        (limit.name.replace("_", " "), limit.bound)
+        for limit in plant.limits
+        if limit.signal == limited and limit.kind != "rate"
+    ]
+    label = f"{limited.replace('_', ' ')}, {plant.observation[signals[limited]].unit}"
+    line = Series("scripted controller", clock.edges[:-1], values.tolist())
+    axes = {"x_label": f"time, {clock.unit}", "y_label": label, "references": references}
+    return still(line_chart([line], 480, height=260, **axes))
+
+
+def still(chart: str) -> str:
+    """A chart without what a mouse finds in it, which an image on a page cannot show."""
+    return re.sub('(?s)<g class="at">.*?</g>', "", chart)
+
+
+def filter_picture() -> str:
+    """A reactor under a policy cloned from a mediocre controller, bare and behind its filter."""
+    import numpy as np
+
+    import worldloom
+    from worldloom.report import svg
+    from worldloom.report.plots import Series
+    from worldloom.suites.plant import charts, episode
+
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = {"steps": 1_000, "data_steps": 20_000, "ope_updates": 0, "eval_episodes": 32}
+        out = Path(folder) / "run"
+        run = worldloom.train(
+            "reactor", algo="bc", dataset="medium", report=False, out=out, **sizes
+        )
+    plant, result = run.problem.env.base.plant, run.evaluation
+    both = result.bare_trajectories, result.filtered_trajectories
+    facts = charts.PlantFacts(plant.observation, plant.action, plant.limits, plant.step_seconds)
+    chosen = episode.closest_episode(both[0], facts)
+    clock = episode.Clock(len(both[0].alive), plant.step_seconds)
+    index = [signal.name for signal in plant.observation].index("temperature")
+    lines = []
+    for (name, ink), played in zip(episode.WAYS, both, strict=True):
+        y = np.where(played.alive[:, chosen], played.obs[:, chosen, index], np.nan)
+        label = {"bare": "policy alone", "filtered": "policy behind the filter"}[name]
+        lines.append(
+            Series(label, clock.edges[:-1], y[clock.starts].tolist(), color=svg.color(ink))
+        )
+    bound = next(limit.bound for limit in plant.limits if limit.name == "runaway")
+    size = {"width": 560, "height": 300}
+    label, limit = "reactor temperature, K", [("limit", bound)]
+    return still(episode.over_time(lines, clock, both[1], chosen, label, limit, **size))
+
+
+def draw(images: Path) -> None:
+    """All pictures that no other page has."""
+    from worldloom.core.files import write_text
+
+    (images / "worlds").mkdir(parents=True, exist_ok=True)
+    for suite in PAGES:
+        for name in suites.names(suite):
+            if name in PICTURES:
+                continue
+            path = images / picture_name(suite, name)
+            if suite == "grid":
+                grid_picture(suites.make(name), path)
+            else:
+                write_text(path, plant_picture(name, suites.make(name)))
+    write_text(images / "plant-filter.svg", filter_picture())
+
+
+def main(argv: list[str], root: Path = Path(".")) -> int:
+    from worldloom.core.files import write_text
+
+    if "--draw" in argv:
+        draw(root / "docs/images")
+    result = json.loads((root / "benchmarks/results/plant.json").read_text())
+    write_text(root / "docs/gallery.md", page(measured_scores(result)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
