@@ -44,7 +44,7 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     ready: told the address when requests are about to be answered. A RuntimeError where the server
     ends by itself, because it cannot answer any more.
     """
-    uvicorn = _uvicorn()
+    uvicorn = need_uvicorn()
     check(config)
     bundle = load_bundle(config.bundle)
     bundle.warm()
@@ -140,8 +140,7 @@ def _serve(
 ) -> None:
     from worldloom.serving.server_app import make_app
 
-    host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    address = address_of(listener)
     rules = GateRules(config.token, config.body_bytes)
     app = make_app(controller, rules, lambda: ready(address))
     server = uvicorn.Server(settings(app, config.connections))
@@ -150,6 +149,14 @@ def _serve(
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
+
+    run_until_signal(server, listener)
+    if controller.failure is not None and not server.force_exit:  # a second Ctrl-C ends all loops
+        raise RuntimeError(controller.failure)
+
+
+def run_until_signal(server: Any, listener: socket.socket) -> None:
+    """Runs a server of uvicorn's until SIGTERM or Ctrl-C."""
 
     def stop(*_: object) -> None:
         server.should_exit = True
@@ -165,8 +172,12 @@ def _serve(
         for number, handler in former:
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-    if controller.failure is not None and not server.force_exit:  # a second Ctrl-C ends all loops
-        raise RuntimeError(controller.failure)
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL of what listens there."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -179,7 +190,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise ValueError(f"{host}:{port} cannot be listened on: {error}") from None
 
 
-def _uvicorn() -> Any:
+def need_uvicorn() -> Any:
     try:
         import fastapi  # noqa: F401
         import uvicorn

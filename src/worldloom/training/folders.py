@@ -28,6 +28,17 @@ def new_folder(root: Path, name: str) -> Path:
     return folder
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process of this machine holds a run folder. Looks, and takes no lock itself."""
+    try:
+        os.kill(int((folder / ".lock").read_text()), 0)
+    except PermissionError:  # it lives, and is another user's
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds a run folder for this process alone, until the block or the process ends.
