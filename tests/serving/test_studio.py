@@ -3,8 +3,11 @@
 import http.client
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -91,7 +94,7 @@ def test_every_run_is_a_row_and_a_damaged_one_says_so(client):
     assert (hunt["env"], hunt["algo"], hunt["status"]) == ("treasurehunt", "iqn", "complete")
     assert (hunt["steps"], hunt["settings"]["iqn.n_step"]) == (64_000, "3")
     assert (hunt["pages"], hunt["film"].partition("?")[0]) == (
-        ["linked.html", "report.html"],
+        ["report.html"],
         "training-000096000.gif",
     )
     assert broken["status"] == "damaged"
@@ -144,8 +147,15 @@ def test_a_page_of_a_run_can_reach_nothing(client):
     assert status == 404
 
 
-@pytest.mark.parametrize("path", ["/static/studio/../gate.py", "/static/vendor/x.js",
-                                  "/static/plain/suite.py", "/static/nothing/studio.js"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/studio/../gate.py",
+        "/static/vendor/x.js",
+        "/static/plain/suite.py",
+        "/static/nothing/studio.js",
+    ],
+)
 def test_only_scripts_are_served(client, path):
     assert client.send("GET", path)[0] == 404
 
@@ -184,6 +194,28 @@ def test_a_run_by_itself_is_a_folder_of_one(studio_runs):
     runs = RunList(studio_runs / "hunt")
     assert [(row["run"], row["name"]) for row in runs.rows()] == [(".", "hunt")]
     assert runs.file(".", "report.html").name == "report.html"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b"[]",
+        b'{"format": 1}',
+        b'{"format": 2, "config": 5}',
+        b'{"format": 2, "config": {"steps": 1e999, "env": [1]}}',
+        b"[" * 100_000,
+    ],
+)
+def test_no_content_of_a_run_hides_the_others(content, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "config.json").write_bytes(content)
+    (tmp_path / "one" / "metrics.jsonl").write_text('{"iteration": 1, "steps": [2]}\n')
+    (tmp_path / "two" / "metrics.jsonl").write_text("")
+    rows = {row["run"]: row for row in RunList(tmp_path).rows()}
+    assert (rows["one"]["status"], rows["two"]["status"]) == ("damaged", "damaged")
+    json.dumps(list(rows.values()), allow_nan=False)
 
 
 def test_a_process_that_has_ended_trains_nothing(studio_runs, tmp_path):
@@ -225,10 +257,35 @@ def test_a_session_that_is_not_there(client):
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [("nowhere", "nowhere is not a folder"), (". --port 70000", "--port 70000"), ("--prot 1", "--port")],
+    [
+        ("nowhere", "nowhere is not a folder"),
+        (". --port 70000", "--port 70000"),
+        ("--prot 1", "--port"),
+    ],
 )
 def test_bad_input_is_one_line(words, problem, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["studio", *words.split()]) == 2
     said = capsys.readouterr()
     assert (problem in said.err, said.err.count("\n"), said.out) == (True, 1, "")
+
+
+@pytest.mark.slow
+def test_the_command_prints_its_address_and_ends_at_ctrl_c(studio_runs):
+    """Also while somebody looks at a run that trains."""
+    (studio_runs / "live" / ".lock").write_text(str(os.getpid()))
+    command = [sys.executable, "-m", "worldloom", "studio", str(studio_runs), "--no-open"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        url = run.stdout.readline().split()[-1]
+        where = urlsplit(url)
+        link = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+        token = where.query.removeprefix("token=")
+        link.request("GET", "/api/live?run=live", headers={"Authorization": f"Bearer {token}"})
+        assert link.getresponse().readline()
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+        link.close()
+    (studio_runs / "live" / ".lock").unlink()
+    assert (run.returncode, said) == (0, "")

@@ -11,6 +11,7 @@ pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.slow]
 
 TOKEN = "a-token-for-the-tests"
+DESK = {"width": 1280, "height": 860}
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +20,9 @@ def visit(browser, studio, studio_runs, finished_run):
     shutil.copytree(finished_run, studio_runs / "trained")
     (host, port), _ = studio
     address, wrong = f"http://{host}:{port}/", []
-    view = browser.new_page(viewport={"width": 1280, "height": 860})
+    view = browser.new_page(viewport=DESK)
     view.set_default_timeout(60_000)  # ms: a busy machine is slow
-    view.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+    view.on("console", lambda message: wrong.append(f"{message.text} {message.location['url']}"))
     view.on("pageerror", lambda error: wrong.append(str(error)))
     view.on(
         "request",
@@ -134,3 +135,49 @@ def test_a_grid_world_is_played_beside_trained_agents(visit):
     view.click("#again")
     wait_for(view, "over", "false")
     assert view.input_value("#seed") == "1"
+
+
+def wait_for_step(view, condition):
+    view.wait_for_function(f"() => +document.querySelector('#session').dataset.step {condition}")
+
+
+def start(view, world):
+    view.select_option("#target", f"world:{world}")
+    view.click("#start")
+    view.wait_for_selector("body[data-ready=session]")
+
+
+@pytest.mark.parametrize(
+    ("suite", "world", "message", "words"),
+    [
+        ("grid", "tag", {"action": 99}, "from 0 to"),
+        ("grid", "tag", {"action": True}, "from 0 to"),
+        ("grid", "tag", {"agent": 99}, "no agent"),
+    ],
+)
+def test_a_message_that_makes_no_sense_is_refused_in_one_line(
+    sessions, suite, world, message, words
+):
+    session = sessions(suite, world)
+    before = session.state()
+    with pytest.raises(ValueError, match=words) as refusal:
+        session.act(message)
+    assert "\n" not in str(refusal.value)
+    assert session.state() == before
+    json.dumps([session.describe(), before], allow_nan=False)
+
+
+@pytest.fixture(scope="module")
+def sessions():
+    """sessions(suite, world): one of each."""
+    from worldloom import suites
+
+    made = {}
+
+    def session(suite, world):
+        if suite not in made:
+            made[suite] = suites.suite(suite).studio(suites.make(world))
+            made[suite].reset(0)
+        return made[suite]
+
+    return session

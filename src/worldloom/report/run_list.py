@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from worldloom.core.names import one_line
 from worldloom.report.page import flat, shown
 from worldloom.report.run_page import thin
 from worldloom.report.runs import Row, Run, is_number, read_run
@@ -46,7 +47,7 @@ class RunList:
 
     def _row(self, name: str, path: Path) -> Row:
         # Whatever a row is made of has one of these names, and a new size or time when it changes.
-        stamp = [(f.name, *_changed(f)) for f in sorted(path.iterdir())]
+        stamp = [(f.name, *_changed(f)) for f in _files(path)]
         known = self._rows.get(path)
         if known is None or known[0] != stamp:
             known = self._rows[path] = stamp, _row(path)
@@ -130,6 +131,13 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
                     yield from _run_folders(child, depth - 1)
 
 
+def _files(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing where that cannot be seen."""
+    with suppress(OSError):
+        return sorted(path for path in folder.iterdir() if path.is_file())
+    return []
+
+
 def _changed(path: Path) -> tuple[int, int]:
     with suppress(OSError):
         status = path.stat()
@@ -140,7 +148,7 @@ def _changed(path: Path) -> tuple[int, int]:
 def _row(path: Path) -> Row:
     """What a table says of a run, as JSON."""
     when = max((_changed(path / name)[0] for name in MARKS[:2]), default=0) / 1e9
-    files = [f.name for f in path.iterdir() if _SERVED.fullmatch(f.name) and f.is_file()]
+    files = [f.name for f in _files(path) if _SERVED.fullmatch(f.name) and not f.is_symlink()]
     films = sorted((f for f in files if f.endswith(".gif")), key=lambda f: _changed(path / f))
     row = {
         "when": when or _changed(path)[0] / 1e9,
@@ -149,8 +157,8 @@ def _row(path: Path) -> Row:
     }
     try:
         return row | _facts(read_run(path))
-    except (ValueError, OSError) as error:
-        return row | {"status": "damaged", "problem": str(error), "settings": {}}
+    except (ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
+        return row | {"status": "damaged", "problem": one_line(error), "settings": {}}
 
 
 def _facts(run: Run) -> Row:

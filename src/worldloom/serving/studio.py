@@ -19,6 +19,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Protocol
 
+from worldloom.core.names import one_line
 from worldloom.serving.connections import ConnectionLimits
 from worldloom.serving.gate import GateRules
 from worldloom.serving.serve import address_of, listen, need_uvicorn, run_until_signal, settings
@@ -27,12 +28,16 @@ from worldloom.training.suite import Session, Suite
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 0.5  # from one look at a run's files to the next
 SESSIONS = 4  # the oldest ends when there is another
-_SCRIPT = re.compile(r"[a-zA-Z][\w.]*\.(js|css)")
+_ASSET = re.compile(r"[a-zA-Z][\w.]*\.(js|css|html)")
 _KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html; charset=utf-8"}
-# Our page loads what is served here and nothing else. One that a run has written is a stranger: it
-# may run its own scripts, and can reach neither this server nor another.
+# Our page loads what is served here and nothing else; that of a suite, in a frame of it, nothing at
+# all. One that a run has written is a stranger: its own scripts may run, and can reach nobody.
 _OWN = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
 _OWN += "data:; connect-src 'self'; frame-src 'self'; frame-ancestors 'self'; form-action 'none'"
+_FRAME = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+)
+_FRAME += "frame-ancestors 'self'; form-action 'none'"
 _RUN = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
 _RUN += "style-src 'unsafe-inline'; img-src data: 'self'; media-src 'self'; frame-ancestors 'self'"
 
@@ -103,9 +108,7 @@ class _Open:
             return getattr(self.session, name)(*args)
 
 
-def run_studio(
-    studio: Studio, token: str, ready: Callable[[str], None], port: int = 0
-) -> None:
+def run_studio(studio: Studio, token: str, ready: Callable[[str], None], port: int = 0) -> None:
     """Shows the studio on this machine until SIGTERM or Ctrl-C. ready: told the whole address."""
     need_uvicorn()
     if not 0 <= port <= 65535:
@@ -159,7 +162,7 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
                 while not stopping():
                     try:
                         event = await asyncio.to_thread(next_event)
-                    except ValueError as error:
+                    except (ValueError, OSError) as error:
                         yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
                         return
                     quiet = event is None
@@ -246,20 +249,21 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
         path = folder / name
         if not path.is_file():
             raise ValueError(f"there is no {name[:80]!r}")
-        own = {"content-security-policy": _OWN, "referrer-policy": "no-referrer"}
+        policy = _OWN if name == "studio.html" else _FRAME
+        own = {"content-security-policy": policy, "referrer-policy": "no-referrer"}
         return answer(path.read_bytes(), 200, _KINDS[name.rpartition(".")[2]], **own)
 
     async def static(request: Request) -> Response:
         kind, name = request.path_params["kind"], request.path_params["name"]
         playable = kind in studio.suites and studio.suites[kind].studio
-        if not _SCRIPT.fullmatch(name) or not (playable or kind in ("studio", "vendor")):
+        if not _ASSET.fullmatch(name) or not (playable or kind in ("studio", "vendor")):
             raise ValueError(f"there is no {name[:80]!r}")
         own = {"studio": files("worldloom.serving") / "studio", "vendor": studio.vendor}
         return asset(own[kind] if kind in own else studio.assets(kind), name)
 
     async def refuse(request: Request, error: Exception) -> Response:
         status = 404 if request.method == "GET" else 422
-        return answer({"detail": " ".join(str(error).split())}, status)
+        return answer({"detail": one_line(error)}, status)
 
     async def about(request: Request) -> Response:
         return answer(studio.about())

@@ -1,9 +1,11 @@
 // Line charts in the colours of the page.
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// lines: [{label, color, x, y}]; marks: horizontal lines [{y, color}]; returns {update, remove}.
-export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = [], range = null}) {
-  let plot = null, shown = lines, span = range;
+// lines: [{label, color, x, y}]; marks: horizontal lines [{y, color}]; range: what is shown at least;
+// plain: without labels and legend. Returns {update, remove}.
+export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = [], range = null,
+  plain = false}) {
+  let plot = null, shown = lines;
   const data = () => shown.length ? uPlot.join(shown.map(line => [line.x, line.y])) : [[]];
 
   function draw() {
@@ -14,13 +16,15 @@ export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = []
       ? Intl.NumberFormat("en", {notation: "compact"}).format(tick) : +tick.toPrecision(6));
     plot = new uPlot({
       width: Math.max(200, root.clientWidth), height,
-      scales: {x: {time: false}, y: span ? {range: () => span} : {}},
-      axes: [{...axis, label: xLabel, labelSize: 22, values},
-        {...axis, label: yLabel, labelSize: 22, size: 58, values}],
+      legend: {show: !plain},
+      scales: {x: {time: false}, y: range ? {range: (_, low, high) =>
+        uPlot.rangeNum(Math.min(low ?? range[0], range[0]), Math.max(high ?? range[1], range[1]), 0.05, true)} : {}},
+      axes: [{...axis, ...(plain ? {size: 28} : {label: xLabel, labelSize: 22}), values},
+        {...axis, ...(plain ? {} : {label: yLabel, labelSize: 22}), size: 58, values}],
       series: [{label: xLabel}, ...shown.map(line => ({label: line.label, stroke: line.color,
         width: 2, spanGaps: true, points: {show: line.x.length < 40, size: 5},
         value: (_, value) => value === null || value === undefined ? "–" : +value.toPrecision(5)}))],
-      hooks: {drawSeries: [], draw: [u => {
+      hooks: {draw: [u => {
         const pen = u.ctx;
         for (const mark of marks) {
           const y = u.valToPos(mark.y, "y", true);

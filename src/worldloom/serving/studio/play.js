@@ -38,8 +38,9 @@ export function showPlay(main, suite, chosen) {
       if (gone) return;
       const path = `/api/sessions/${id}`;
       let view = null, source = null;
+      const ask = message => post(`${path}/act`, message);
       const send = guarded(async message => {
-        const next = await post(`${path}/act`, message);
+        const next = await ask(message);
         view.show(next);
         return next;
       });
@@ -47,7 +48,7 @@ export function showPlay(main, suite, chosen) {
         seed.value = Number(seed.value) + 1;
         view.show(await post(`${path}/reset`, {seed: Number(seed.value)}));
       });
-      view = mount(root, {about: facts, state, send, reset, h, lineChart, palette: about.palette});
+      view = mount(root, {about: facts, state, ask, send, reset, h, lineChart, palette: about.palette});
       view.show(state);
       const listen = on => {
         if (source) source.close();
@@ -61,6 +62,7 @@ export function showPlay(main, suite, chosen) {
         });
       };
       listen(true);
+      document.activeElement?.blur(); // keys are for the world now
       const hidden = () => listen(!document.hidden); // a world nobody looks at stands still
       document.addEventListener("visibilitychange", hidden);
       end = () => {

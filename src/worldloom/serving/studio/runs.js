@@ -4,7 +4,7 @@ import {lineChart} from "./charts.js";
 
 const REFRESH = 4000; // ms
 const when = seconds => new Date(seconds * 1000).toLocaleString([],
-  {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"});
+  {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23"});
 const file = (run, name) => "/files/" + `${run}/${name}`.split("/").map(encodeURIComponent).join("/")
   .replace("%3Fv%3D", "?v=");
 
@@ -76,7 +76,12 @@ export function showRuns(main) {
     table();
   });
 
+  let drawn = "";
+
   function table() {
+    const now = JSON.stringify([shown(), [...ticked], open]);
+    if (now === drawn) return; // whoever is on a button there stays on it
+    drawn = now;
     body.replaceChildren(...shown().map(row => {
       const box = h("input", {type: "checkbox", className: "swatch", checked: ticked.has(row.run),
         disabled: row.status === "damaged", "aria-label": `curve of ${row.run}`,
@@ -230,7 +235,7 @@ export function showRuns(main) {
 
   const timer = setInterval(() => document.hidden || refresh().catch(complain), REFRESH);
   refresh().then(() => {
-    const first = rows.find(row => row.status === "running") || rows.find(row => row.score !== null);
+    const first = rows.find(row => row.status === "running") || rows.find(row => Number.isFinite(row.score));
     if (first && !gone) return first.status === "running" ? show(first.run) : tick(first.run, true);
   }).catch(complain);
   return () => {

@@ -10,7 +10,7 @@ export function h(tag, properties = {}, ...children) {
     else if (name in node && name !== "list") node[name] = value;
     else if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter(child => child !== null && child !== undefined));
+  node.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined));
   return node;
 }
 
