@@ -147,12 +147,39 @@ def start(view, world):
     view.wait_for_selector("body[data-ready=session]")
 
 
+def test_a_robot_is_asked_for_a_speed_and_pushed_until_it_falls(visit):
+    view = visit("robot", "play")
+    view.set_viewport_size({"width": 400, "height": 400})  # 3D takes time without a graphics card
+    start(view, "biped")
+    wait_for_step(view, "> 5")
+    stood = float(session(view).get_attribute("data-height"))
+    for _ in range(8):
+        view.keyboard.press("ArrowDown")
+    wait_for(view, "asked", 0)
+    view.keyboard.press("ArrowUp")
+    wait_for(view, "asked", 0.05)
+    view.fill("#force", "60")
+    view.locator("#stage canvas").click()  # pokes it, away from the camera
+    wait_for(view, "pushed", "yes")
+    for _ in range(3):
+        view.click("#push-left")
+    wait_for(view, "fell", "true")  # nobody controls it: it holds its pose
+    assert float(session(view).get_attribute("data-height")) < stood
+    view.click("#again")
+    wait_for(view, "fell", "false")
+    assert "on its feet" in session(view).inner_text()
+    view.set_viewport_size(DESK)
+
+
 @pytest.mark.parametrize(
     ("suite", "world", "message", "words"),
     [
         ("grid", "tag", {"action": 99}, "from 0 to"),
         ("grid", "tag", {"action": True}, "from 0 to"),
         ("grid", "tag", {"agent": 99}, "no agent"),
+        ("robot", "biped", {"speed": "fast"}, "number"),
+        ("robot", "biped", {"push": [1.0]}, "two numbers"),
+        ("robot", "biped", {"push": [float("nan"), 0.0]}, "number"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused_in_one_line(
