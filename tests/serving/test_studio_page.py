@@ -171,6 +171,28 @@ def test_a_robot_is_asked_for_a_speed_and_pushed_until_it_falls(visit):
     view.set_viewport_size(DESK)
 
 
+def test_a_plant_is_run_by_its_operator_behind_the_filter(visit):
+    view = visit("plant", "play")
+    start(view, "reactor")
+    wait_for(view, "control", "loops")
+    wait_for_step(view, "> 3")
+    charts = view.locator("#trends [data-signal]")
+    assert charts.count() == view.locator("#trends .uplot").count() > 3
+    view.click("[data-speed='0']")  # time stands still
+    view.wait_for_selector("[data-speed='0'][aria-pressed=true]")
+    view.locator("#setpoint-0").press("ArrowRight")
+    view.click("[data-control=hand]")
+    wait_for(view, "control", "hand")
+    view.locator("#hand-0").press("Home")  # as far as it goes, which the filter does not let pass
+    view.click("[data-speed='20']")
+    wait_for(view, "acts", "yes")
+    assert view.locator("#alarms li").count() >= 1
+    view.click("[data-control=loops]")
+    wait_for(view, "control", "loops")
+    view.click("#again")
+    wait_for_step(view, "< 40")
+
+
 @pytest.mark.parametrize(
     ("suite", "world", "message", "words"),
     [
@@ -180,6 +202,9 @@ def test_a_robot_is_asked_for_a_speed_and_pushed_until_it_falls(visit):
         ("robot", "biped", {"speed": "fast"}, "number"),
         ("robot", "biped", {"push": [1.0]}, "two numbers"),
         ("robot", "biped", {"push": [float("nan"), 0.0]}, "number"),
+        ("plant", "reactor", {"control": "nobody"}, "one of loops, hand"),
+        ("plant", "reactor", {"hand": [1.0] * 99}, "list of"),
+        ("plant", "reactor", {"setpoints": None}, "list of"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused_in_one_line(
