@@ -193,6 +193,27 @@ def test_a_plant_is_run_by_its_operator_behind_the_filter(visit):
     wait_for_step(view, "< 40")
 
 
+def test_arc_tasks_are_chosen_and_edited(visit):
+    view = visit("arc", "play")
+    start(view, "arc")
+    first = session(view).get_attribute("data-task")
+    page = view.frame_locator("#frame")
+    page.locator("body[data-ready]").wait_for()
+    cell = page.locator('#work [data-cell="0,0"]')
+    before = cell.get_attribute("data-color")
+    cell.click()
+    page.locator(f'[data-operation="{(int(before) + 1) % 10}"]').click()
+    page.locator("#status").filter(has_text="1 cell changed").wait_for()
+    assert cell.get_attribute("data-color") != before
+    view.click("#next")
+    view.wait_for_selector(f"#session:not([data-task='{first}'])")
+    second = session(view).get_attribute("data-task")
+    page.locator("#name").filter(has_text=second).wait_for()
+    view.fill("#task", first)
+    view.keyboard.press("Enter")
+    page.locator("#name").filter(has_text=first).wait_for()
+
+
 @pytest.mark.parametrize(
     ("suite", "world", "message", "words"),
     [
@@ -205,6 +226,9 @@ def test_a_plant_is_run_by_its_operator_behind_the_filter(visit):
         ("plant", "reactor", {"control": "nobody"}, "one of loops, hand"),
         ("plant", "reactor", {"hand": [1.0] * 99}, "list of"),
         ("plant", "reactor", {"setpoints": None}, "list of"),
+        ("arc", "arc", {"task": "nothing-like-it"}, "no task"),
+        ("arc", "arc", {"set": ["x"]}, "no set"),
+        ("arc", "arc", {"ask": ["GET", "/etc/passwd"]}, "ask must be"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused_in_one_line(
