@@ -175,3 +175,40 @@ def served(bundle, tmp_path_factory):
         server.should_exit = True
         thread.join(timeout=600)
         assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def studio_runs(tmp_path_factory):
+    """A folder with runs of every state; `live` is for a test to go on with."""
+    from suites.grid.made_run import make_run
+
+    folder = tmp_path_factory.mktemp("studio")
+    make_run(folder / "hunt", iterations=40)
+    make_run(folder / "sweep" / "seed=1", iterations=30, films=False, seed=1)
+    make_run(folder / "live", iterations=10, films=False)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text('{"format": 2, "conf')
+    (folder / "hunt" / "report.html").write_text("<title>of hunt</title>")
+    (folder / "hunt" / "secret.txt").write_text("not for others")
+    (folder / "hunt" / "linked.html").symlink_to(folder / "broken" / "config.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studio(studio_runs):
+    """The address of a studio with these runs, in a thread of this process, and its server."""
+    pytest.importorskip("fastapi")
+    from worldloom.cli.studio import make_studio
+    from worldloom.serving.serve import listen
+    from worldloom.serving.studio import make_server
+
+    listener = listen("127.0.0.1", 0)
+    server = make_server(make_studio(studio_runs), TOKEN, listener)
+    ends = {"sockets": [listener]}
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(**ends)), daemon=True)
+    thread.start()
+    yield listener.getsockname()[:2], server
+    server.should_exit = True
+    thread.join(timeout=15)
+    listener.close()
+    assert not thread.is_alive()

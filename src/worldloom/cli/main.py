@@ -26,6 +26,7 @@ COMMANDS = {
     "sweep": "train over a grid of settings or seeds",
     "compare": "set runs in one world side by side",
     "report": "write the page of a run, comparison or sweep",
+    "studio": "show all runs in the browser, and play in their worlds",
     "export": "write a trained policy as a bundle",
     "serve": "answer requests with an exported policy",
     "audit": "verify and replay what a server wrote down",

@@ -22,11 +22,20 @@ HEADERS = {401: {"www-authenticate": "Bearer"}, 408: CLOSE, 413: CLOSE}
 
 @dataclass(frozen=True)
 class GateRules:
-    """token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing."""
+    """Who may ask, and for how much.
+
+    token: what clients must send as `Authorization: Bearer TOKEN`; None: nothing. cookie: where a
+    browser may have it instead, which then must be on this machine and show our own pages; it
+    comes to it by `/?token=TOKEN`. open, posts: paths that need no token, and that take a body;
+    posts=None: all do.
+    """
 
     token: str | None
     body_bytes: int = 64 * 1024
     body_seconds: float = 5.0
+    cookie: str | None = None
+    open: tuple[str, ...] = OPEN
+    posts: tuple[str, ...] | None = POSTS
 
 
 class Gate:
@@ -52,7 +61,7 @@ class Gate:
 
         headers = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
-        if refusal is None and _posted(scope):
+        if refusal is None and self._posted(scope):
             body = await self._body(headers, receive)
             if isinstance(body, bytes):
                 scope["body"] = body
@@ -70,30 +79,41 @@ class Gate:
             raise
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        if scope["path"] in OPEN:
+        if scope["path"] in self._rules.open:
             return None
         names = [name for name, _ in scope["headers"]]
         twice = next((name for name in ONCE if names.count(name) > 1), None)
         if twice is not None:
             return 400, f"the header {twice.decode()} is there more than once"
-        if self._token is None:
-            # Without a token, a page in a browser on this machine must not get through by a name
-            # that leads here.
-            host = headers.get(b"host", b"").decode("latin-1").lower()
-            if not is_loopback(_without_port(host)):
-                return 403, f"host {host[:80]!r} is not this machine"
-        else:
-            given = headers.get(b"authorization", b"")
-            kind, _, token = given.partition(b" ")
-            # Digests are of one length, and comparing them takes as long whatever they are.
-            right = hmac.compare_digest(_digest(token.strip()), self._token)
-            if kind.lower() != b"bearer" or not right:
-                return 401, "a token is needed: Authorization: Bearer TOKEN"
-        if _posted(scope):
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if (self._token is None or self._rules.cookie) and not is_loopback(_without_port(host)):
+            # Where a browser needs nothing more, a page of a stranger must not get through by a
+            # name that leads here.
+            return 403, f"host {host[:80]!r} is not this machine"
+        if self._rules.cookie and not _is_own_page(scope["method"], headers, host):
+            return 403, "this was asked for by a page of another server"
+        if self._token is not None and not self._is_known(scope, headers):
+            where = "as in the address that was printed, or " if self._rules.cookie else ""
+            return 401, f"a token is needed: {where}Authorization: Bearer TOKEN"
+        if self._posted(scope):
             kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
             if kind != b"application/json":
                 return 415, "the body must be application/json"
         return None
+
+    def _is_known(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        given = [token] if kind.lower() == b"bearer" else []
+        if self._rules.cookie:
+            given += cookies(headers.get(b"cookie", b""), self._rules.cookie)
+            if scope["path"] == "/" and scope["query_string"].startswith(b"token="):
+                given.append(scope["query_string"].removeprefix(b"token="))
+        # Digests are of one length, and comparing them takes as long whatever they are.
+        return any(hmac.compare_digest(_digest(one.strip()), self._token or b"") for one in given)
+
+    def _posted(self, scope: Scope) -> bool:
+        posts = self._rules.posts
+        return scope["method"] == "POST" and (posts is None or scope["path"] in posts)
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | tuple[int, str]:
         """The whole body, or why it is not taken."""
@@ -119,8 +139,21 @@ class Gate:
             return 408, f"the body took more than {self._rules.body_seconds:g} s"
 
 
-def _posted(scope: Scope) -> bool:
-    return scope["method"] == "POST" and scope["path"] in POSTS
+def cookies(header: bytes, name: str) -> list[bytes]:
+    """The values of a cookie in a Cookie header."""
+    pairs = (part.strip().partition(b"=") for part in header.split(b";"))
+    return [value for key, _, value in pairs if key == name.encode()]
+
+
+def _is_own_page(method: str, headers: dict[bytes, bytes], host: str) -> bool:
+    """Whether a browser says that no other page is behind a request, or says nothing.
+
+    A link to follow may stand anywhere: what is shown then is ours, and nothing is changed by it.
+    """
+    origin = headers.get(b"origin", b"http://" + host.encode("latin-1")).decode("latin-1")
+    followed = method == "GET" and headers.get(b"sec-fetch-dest") == b"document"
+    own = headers.get(b"sec-fetch-site", b"none") in (b"same-origin", b"none")
+    return origin.lower() == f"http://{host}" and (own or followed)
 
 
 def is_loopback(host: str) -> bool:

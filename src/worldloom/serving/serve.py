@@ -137,8 +137,7 @@ def _serve(
     listener: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
-    host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    address = address_of(listener)
     rules = GateRules(config.token, config.body_bytes)
     app = make_app(controller, rules, lambda: ready(address))
     server = uvicorn.Server(settings(app, config.connections))
@@ -147,6 +146,14 @@ def _serve(
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
+
+    run_until_signal(server, listener)
+    if controller.failure is not None and not server.force_exit:  # a second Ctrl-C ends all loops
+        raise RuntimeError(controller.failure)
+
+
+def run_until_signal(server: Any, listener: socket.socket) -> None:
+    """Runs a server of uvicorn's until SIGTERM or Ctrl-C."""
 
     def stop(*_: object) -> None:
         server.should_exit = True
@@ -162,8 +169,12 @@ def _serve(
         for number, handler in former:
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-    if controller.failure is not None and not server.force_exit:  # a second Ctrl-C ends all loops
-        raise RuntimeError(controller.failure)
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL of what listens there."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -29,7 +29,7 @@ def new_folder(root: Path, name: str) -> Path:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether some process trains there now."""
+    """Whether some process trains there now; holds the lock for an instant to find out."""
     if fcntl is None:
         return False
     with suppress(OSError), (Path(folder) / ".lock").open() as file:
@@ -49,13 +49,16 @@ def locked(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    path = Path(folder) / ".lock"
+    path, patience = Path(folder) / ".lock", 3
     while True:
         file = path.open("a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with file:
+                if patience := patience - 1:  # somebody may just be looking: `is_locked`
+                    time.sleep(0.05)
+                    continue
                 file.seek(0)
                 raise ValueError(
                     f"{folder} is being trained by process {file.read()}; wait for its end, stop "

@@ -40,7 +40,8 @@ class Suite:
     what a loop needs; `folder` is that of a run that goes on, or None. page(folder): writes a
     run's report.html. rules: a dataclass of the world's options where the maker's signature does
     not tell them. export(run, folder): writes a policy's bundle. film(run, path, seed): writes a
-    GIF of an episode. play(run or env, seed): lets a person play. presets: settings by name to
+    GIF of an episode. play(run or env, seed): lets a person play. studio(run or env): a `Session`
+    for the browser, which the module `studio.js` beside it shows. presets: settings by name to
     start from. commands: its own commands, name -> ("module:function", one line for people).
     """
 
@@ -54,12 +55,37 @@ class Suite:
     rules: type | None = None
     film: Callable[..., Path] | None = None
     play: Callable[..., Any] | None = None
+    studio: "Callable[..., Session] | None" = None
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def rules_of(self, env: str) -> type | None:
         """The dataclass of a world's options; a registered world has options of its own."""
         return self.rules if env in self.worlds else None
+
+
+class Session(Protocol):
+    """A person in a world, in the browser: see `worldloom.serving.studio`. Values are JSON.
+
+    A bad message is a ValueError in one line.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """What stays as it is. period: seconds from step to step, of a world that does not wait;
+        scripts: files beside studio.js to load before it."""
+        ...
+
+    def reset(self, seed: int) -> dict[str, Any]:
+        """A new episode; its state."""
+        ...
+
+    def act(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Does what a person asks for, and gives the state; without a word, time goes on."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What there is to see now."""
+        ...
 
 
 class Evaluation(Protocol):

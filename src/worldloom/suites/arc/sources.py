@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +98,18 @@ def load(
             f"max_size={max_size}"
         )
     return selected
+
+
+def available() -> list[str]:
+    """The names of `TASK_SETS` that are here without a `path`, the examples first."""
+
+    def is_here(known: _Known, name: str) -> bool:
+        with suppress(FileNotFoundError):
+            return bool(_in_package(known, name))
+        return False
+
+    packaged = [name for name, known in _KNOWN.items() if is_here(known, name)]
+    return ["examples", *packaged]
 
 
 def _choose_split(split: str | None, entries: list[_Entry], title: str, by_id: bool) -> str:

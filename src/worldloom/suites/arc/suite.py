@@ -162,6 +162,7 @@ SUITE = Suite(
     problem=lazy("worldloom.suites.arc.problem:make_problem"),
     page=lazy("worldloom.suites.arc.page:write_report"),
     export=lazy("worldloom.serving.policy_export:export_run"),
+    studio=lazy("worldloom.suites.arc.studio:ArcSession"),
     commands={
         "arc": (
             "worldloom.suites.arc.command:command",

@@ -8,7 +8,7 @@ import functools
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,60 @@ class Game:
     finished: bool  # False if the person left
 
 
-class _Left(Exception):
-    """The person wants to stop."""
+@dataclass(frozen=True)
+class Moment:
+    """What a person sees of an episode: before each choice, and at the end of each turn."""
+
+    state: PyTree  # of the environment, in a batch of one
+    scores: np.ndarray  # (A,)
+    turn: int  # turns played to their end
+    chooses: bool
+    terminated: bool = False
+    over: bool = False
+
+
+def check_seat(env: PureEnv, agent_index: int) -> None:
+    """Raises ValueError where no person can play that agent."""
+    if not isinstance(env.base, GridWorld):
+        raise ValueError(f"human play: {env.spec.name} is not a gridworld; choose one that is")
+    if not 0 <= agent_index < env.spec.num_agents:
+        raise ValueError(
+            f"human play: there is no agent {agent_index} in {env.spec.name}; "
+            f"choose 0 to {env.spec.num_agents - 1}"
+        )
+
+
+def moments(
+    env: PureEnv, agent_index: int, key: Key, others: Others | None = None
+) -> Generator[Moment, int, None]:
+    """One episode. Where a moment `chooses`, send the action of agent `agent_index`."""
+    check_seat(env, agent_index)
+    num_agents = env.spec.num_agents
+    others = others or _random(len(env.base.actions))
+    parts = _compiled(env)
+    reset_key, play_key = draws.split(key)
+    state, _ = parts.reset(reset_key)
+    scores, turn, over = np.zeros(num_agents), 0, False
+    while not over:
+        agent_keys, world_key = turn_keys(jax.random.fold_in(play_key, turn), num_agents)
+        apply_key, end_key = draws.split(world_key)
+        actions = []
+        for i, (choose_key, act_key) in enumerate(draws.split(k) for k in agent_keys):
+            if i == agent_index:
+                action = jnp.array([(yield Moment(state, scores, turn, True))], jnp.int32)
+            else:
+                obs = parts.observe_agent(state, i)
+                action = jnp.asarray(others(i, obs, choose_key), jnp.int32)
+            if env.spec.interleaved:
+                state, rewards = parts.apply_agent(act_key, state, i, action)
+                scores = scores + np.asarray(rewards)[0]
+            actions.append(action)
+        if not env.spec.interleaved:
+            state, rewards = parts.apply_all(apply_key, state, jnp.stack(actions, axis=1))
+            scores = scores + np.asarray(rewards)[0]
+        state, terminated, truncated = parts.end_turn(end_key, state)
+        over, turn = bool(terminated[0] | truncated[0]), turn + 1
+        yield Moment(state, scores, turn, False, bool(terminated[0]), over)
 
 
 def play(
@@ -71,92 +123,72 @@ def play(
     arrows move, 1 and on are the world's own actions, q leaves. What the person saw and did is
     added to the dataset `record`, an npz file that offline algorithms such as bc learn from.
     """
-    world = env.base
-    num_agents = env.spec.num_agents
-    if not isinstance(world, GridWorld):
-        raise ValueError(f"human play: {env.spec.name} is not a gridworld; choose one that is")
-    if not 0 <= agent_index < num_agents:
-        raise ValueError(
-            f"human play: there is no agent {agent_index} in {env.spec.name}; "
-            f"choose 0 to {num_agents - 1}"
-        )
-    others = others or _random(len(world.actions))
-    keys_of_actions = MOVE_KEYS | {
-        str(number + 1): 4 + number for number in range(len(world.actions) - 4)
-    }
-    parts = _compiled(env)
-    reset_key, play_key = draws.split(key)
-    state, _ = parts.reset(reset_key)
-    scores, shown, turn = np.zeros(num_agents), 0.0, 0
+    check_seat(env, agent_index)
+    world, keys_of_actions = env.base, action_keys(env.base)
     rows: list[dict[str, Any]] = []
     earlier = None
     if record is not None and Path(record).exists():
         earlier = dataset_files.read_npz(record).columns
+    shown = before = 0.0
 
-    def screen(line: str) -> Text:
-        picture = draw(world, jax.tree.map(lambda x: x[0], base_state(state)), agent_index)
+    def screen(moment: Moment, line: str) -> Text:
+        picture = draw(world, jax.tree.map(lambda x: x[0], base_state(moment.state)), agent_index)
         return Text("\n").join([picture, Text(line), Text(help_line(world))])
 
-    def ask() -> Array:
-        nonlocal shown
-        mine, all_ = scores[agent_index], scores.sum()
+    def ask(moment: Moment) -> int | None:
+        """The person's action; None to leave."""
+        mine, all_ = moment.scores[agent_index], moment.scores.sum()
         of = f" of {env.spec.horizon}" if env.spec.horizon else ""
-        line = f"turn {turn + 1}{of} | you are agent {agent_index} | "
+        line = f"turn {moment.turn + 1}{of} | you are agent {agent_index} | "
         line += f"your score {mine:g} ({mine - shown:+g}) | all agents {all_:g}"
-        write(screen(line))
-        shown = mine
+        write(screen(moment, line))
         while True:
             pressed = read_key()
             if pressed in QUIT_KEYS:
-                raise _Left
+                return None
             if pressed in keys_of_actions:
-                return jnp.array([keys_of_actions[pressed]], jnp.int32)
-            write(screen(f"{line}\n{pressed!r} does nothing here"))
+                return keys_of_actions[pressed]
+            write(screen(moment, f"{line}\n{pressed!r} does nothing here"))
 
-    def features() -> np.ndarray:
-        return np.asarray(concatenate(parts.observe_agent(state, agent_index)))[0]
+    def features(moment: Moment) -> np.ndarray:
+        obs = _compiled(env).observe_agent(moment.state, agent_index)
+        return np.asarray(concatenate(obs))[0]
 
-    def choose(i: int, choose_key: Key) -> Array:
-        if i != agent_index:
-            obs = parts.observe_agent(state, i)
-            return jnp.asarray(others(i, obs, choose_key), jnp.int32)
-        action = ask()
+    game = moments(env, agent_index, key, others)
+    moment = next(game)
+    while not moment.over:
+        action = ask(moment)
+        if action is None:
+            break
+        shown = moment.scores[agent_index]
         if record is not None:
-            obs = features()
+            obs = features(moment)
             if rows:  # agents before it may have moved since the last turn ended
                 rows[-1]["next_obs"] = obs
-            rows.append({"obs": obs, "action": np.asarray(action)})
-        return action
-
-    over = False
-    try:
-        while not over:
-            before = scores[agent_index]
-            agent_keys, world_key = turn_keys(jax.random.fold_in(play_key, turn), num_agents)
-            apply_key, end_key = draws.split(world_key)
-            pairs = [draws.split(k) for k in agent_keys]
-            if env.spec.interleaved:
-                for i, (choose_key, act_key) in enumerate(pairs):
-                    state, rewards = parts.apply_agent(act_key, state, i, choose(i, choose_key))
-                    scores += np.asarray(rewards)[0]
-            else:
-                actions = jnp.stack([choose(i, pair[0]) for i, pair in enumerate(pairs)], axis=1)
-                state, rewards = parts.apply_all(apply_key, state, actions)
-                scores += np.asarray(rewards)[0]
-            state, terminated, truncated = parts.end_turn(end_key, state)
-            over, turn = bool(terminated[0] | truncated[0]), turn + 1
-            if record is not None:
-                after = {"next_obs": features(), "reward": scores[agent_index] - before}
-                rows[-1] |= after | {"terminated": bool(terminated[0]), "truncated": False}
-    except _Left:
-        pass
+            rows.append({"obs": obs, "action": np.asarray([action], np.int32)})
+        moment = game.send(action)
+        if record is not None:
+            reward = moment.scores[agent_index] - before
+            after = {"next_obs": features(moment), "reward": reward, "truncated": False}
+            rows[-1] |= after | {"terminated": moment.terminated}
+        before = moment.scores[agent_index]
+        if not moment.over:
+            moment = next(game)
     if record is not None and rows:
         _save(Path(record), env.spec.name, rows, earlier)
-    ending = "the end" if over else "you left"
+    scores, turn = moment.scores, moment.turn
+    ending = "the end" if moment.over else "you left"
     each = ", ".join(f"agent {i}: {score:g}" for i, score in enumerate(scores))
     mine = f"you scored {scores[agent_index]:g}"
-    write(screen(f"{ending} after {turn} turns | {mine} | {each} | together {scores.sum():g}"))
-    return Game(scores, turn, over)
+    last = f"{ending} after {turn} turns | {mine} | {each} | together {scores.sum():g}"
+    write(screen(moment, last))
+    return Game(scores, turn, moment.over)
+
+
+def action_keys(world: GridWorld) -> dict[str, int]:
+    """Keys, and the actions that they stand for."""
+    own = range(len(world.actions) - 4)
+    return MOVE_KEYS | {str(number + 1): 4 + number for number in own}
 
 
 def _save(
@@ -245,7 +277,7 @@ def play_run(target: Any, seed: int = 0, record: str | Path | None = None) -> Ga
     In this terminal. record: an npz file to which what the person did is added.
     """
     is_world, console = isinstance(target, PureEnv), Console()
-    env, others = (target, None) if is_world else (target.problem.env, _trained(target))
+    env, others = (target, None) if is_world else (target.problem.env, trained(target))
 
     def show(text: Text) -> None:
         console.clear()
@@ -268,7 +300,8 @@ def _compiled(env: PureEnv) -> SimpleNamespace:
     return SimpleNamespace(**{name: with_params(getattr(one, name)) for name in parts})
 
 
-def _trained(run: Any) -> Others:
+def trained(run: Any) -> Others:
+    """The agents of a run, without exploration."""
     agents, act = stack.unstack(run.agents), jax.jit(run.trainer.act)
     return lambda i, obs, key: act(agents[i], obs, key, explore=0.0)
 

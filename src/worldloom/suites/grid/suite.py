@@ -88,5 +88,6 @@ SUITE = Suite(
     export=lazy("worldloom.serving.policy_export:export_run"),
     film=lazy("worldloom.suites.grid.problem:film"),
     play=lazy("worldloom.suites.grid.human:play_run"),
+    studio=lazy("worldloom.suites.grid.studio:GridSession"),
     presets={"original": original},
 )

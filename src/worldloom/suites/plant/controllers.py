@@ -45,11 +45,11 @@ class Controller(NamedTuple):
     """`act(tuning, key, memory, obs)` gives the action (m,), its log-density () and a new memory.
 
     The density is the one that the action, as it is returned, has in [-1, 1]^m at this point of
-    the controller's episode.
+    the controller's episode. A fifth argument (L,) takes the place of the loops' own set points.
     """
 
     init: Callable[[], Memory]
-    act: Callable[[Tuning, Key, Memory, Array], tuple[Array, Array, Memory]]
+    act: Callable[..., tuple[Array, Array, Memory]]
 
 
 def loops_of(world: PlantWorld) -> Controller:
@@ -85,8 +85,10 @@ def loops_of(world: PlantWorld) -> Controller:
         zeros = jnp.zeros(count, jnp.float32)
         return Memory(zeros, zeros, jnp.asarray(False))
 
-    def act(tuning: Tuning, key: Key, memory: Memory, obs: Array) -> tuple[Array, Array, Memory]:
-        error = (jnp.where(follows, obs[points], fixed) - obs[measured]) / spans
+    def act(
+        tuning: Tuning, key: Key, memory: Memory, obs: Array, setpoints: Any = fixed
+    ) -> tuple[Array, Array, Memory]:
+        error = (jnp.where(follows, obs[points], setpoints) - obs[measured]) / spans
         integral = memory.integral + error
         change = jnp.where(memory.begun, error - memory.last, 0.0)
         pushed = tuning.gain * (gains[:, 0] * error + gains[:, 1] * integral + gains[:, 2] * change)

@@ -100,6 +100,7 @@ SUITE = Suite(
     problem=lazy("worldloom.suites.plant.problem:make_problem"),
     page=lazy("worldloom.suites.plant.page:write_report"),
     export=lazy("worldloom.suites.plant.export:export_run"),
+    studio=lazy("worldloom.suites.plant.studio:PlantSession"),
     commands={
         "data": (
             "worldloom.suites.plant.data_command:command",

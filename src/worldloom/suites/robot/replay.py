@@ -53,7 +53,7 @@ def replay(robot: Robot, recording: Recording, title: str = "", about: str = "")
 
 def _data(robot: Robot, recording: Recording, about: str) -> dict[str, Any]:
     moving = moving_shapes(robot, recording.qpos)
-    bodies = sorted({shape.body for shape in moving.shapes})
+    bodies, shapes = drawn_shapes(moving)
     tables = {
         "positions": moving.positions[:, bodies],
         "quaternions": moving.quaternions[:, bodies],
@@ -73,11 +73,7 @@ def _data(robot: Robot, recording: Recording, about: str) -> dict[str, Any]:
         "seconds": CONTROL_SECONDS,
         "height": robot.home_height,
         "bodies": len(bodies),
-        "shapes": [
-            {name: _rounded(value) for name, value in asdict(shape).items()}
-            | {"body": bodies.index(shape.body)}
-            for shape in moving.shapes
-        ],
+        "shapes": shapes,
         "joints": list(robot.joints),
         "names": list(recording.names),
         "palette": [series_color(i) for i in range(max(2, len(recording.names)))],
@@ -87,6 +83,16 @@ def _data(robot: Robot, recording: Recording, about: str) -> dict[str, Any]:
         "contact": _packed(recording.contact, "u1"),
         **{name: _packed(table, "<f4") for name, table in tables.items()},
     }
+
+
+def drawn_shapes(moving: MovingShapes) -> tuple[list[int], list[dict[str, Any]]]:
+    """The bodies that are seen, and shapes as scene.js draws them: `body` counts among those."""
+    bodies = sorted({shape.body for shape in moving.shapes})
+    return bodies, [
+        {name: _rounded(value) for name, value in asdict(shape).items()}
+        | {"body": bodies.index(shape.body)}
+        for shape in moving.shapes
+    ]
 
 
 def _packed(table: np.ndarray, dtype: str) -> str:

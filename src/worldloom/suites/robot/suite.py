@@ -172,6 +172,7 @@ SUITE = Suite(
     page=lazy("worldloom.suites.robot.page:write_report"),
     export=lazy("worldloom.suites.robot.export:export"),
     film=lazy("worldloom.suites.robot.film:film_run"),
+    studio=lazy("worldloom.suites.robot.studio:RobotSession"),
     commands={
         "pushes": (
             "worldloom.suites.robot.command:pushes",

@@ -1,0 +1,196 @@
+"""All runs of a folder: a row for each, their curves, and what a training adds as one looks on."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from worldloom.core.names import one_line
+from worldloom.report.page import flat, shown
+from worldloom.report.run_page import thin
+from worldloom.report.runs import Row, Run, is_number, read_run
+from worldloom.training.folders import is_locked
+
+MARKS = ("config.json", "metrics.jsonl", "checkpoints")  # each of them makes a folder a run
+DEPTH = 3  # folders within folders, as sweeps have them
+POINTS = 400  # of a curve
+_SERVED = re.compile(r"[\w+-][\w.+-]*\.(html|gif|png|svg|mp4)")
+
+
+class RunList:
+    """The runs below a folder, by their path in it."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise ValueError(f"{folder} is not a folder; name one that holds runs")
+        self._rows: dict[Path, tuple[Any, Row]] = {}
+
+    def paths(self) -> dict[str, Path]:
+        """Every run folder, damaged ones too."""
+        found = _run_folders(self.folder, DEPTH)
+        return {path.relative_to(self.folder).as_posix(): path for path in found}
+
+    def path(self, name: str) -> Path:
+        """The folder of a run; a ValueError where there is none of that name."""
+        path = self.paths().get(name)
+        if path is None:
+            raise ValueError(f"there is no run {name[:100]!r} in {self.folder}")
+        return path
+
+    def rows(self) -> list[Row]:
+        """A row for each run, the newest first; a run that cannot be read says why."""
+        rows = [self._row(name, path) for name, path in self.paths().items()]
+        return sorted(rows, key=lambda row: -row["when"])
+
+    def _row(self, name: str, path: Path) -> Row:
+        # Whatever a row is made of has one of these names, and a new size or time when it changes.
+        stamp = [(f.name, *_changed(f)) for f in _files(path)]
+        known = self._rows.get(path)
+        if known is None or known[0] != stamp:
+            known = self._rows[path] = stamp, _row(path)
+        status = {"status": "running"} if is_locked(path) else {}
+        return known[1] | {"run": name, "name": path.resolve().name} | status
+
+    def curves(self, name: str) -> dict[str, dict[str, list[Any]]]:
+        """Columns of numbers of a run, while it trained and of its evaluations."""
+        run = read_run(self.path(name))
+        return {"training": _columns(run.metrics), "evaluation": _columns(run.evals)}
+
+    def file(self, name: str, file: str) -> Path:
+        """A page or film in a run's own folder; a ValueError for anything else."""
+        path = self.path(name) / file
+        if not _SERVED.fullmatch(file) or not path.is_file() or path.is_symlink():
+            raise ValueError(f"{name} has no page or film {file[:100]!r}")
+        return path
+
+    def follow(self, name: str, metrics: int, evals: int) -> "Follower":
+        """What a run writes from here on; metrics and evals: the last iterations that are known."""
+        return Follower(self, name, metrics, evals)
+
+
+class Follower:
+    """News of a run in training."""
+
+    def __init__(self, runs: RunList, name: str, metrics: int, evals: int):
+        path = runs.path(name)
+        self._runs, self._name, self._path, self._last = runs, name, path, None
+        self._files = {
+            "training": _Tail(path / "metrics.jsonl", metrics),
+            "evaluation": _Tail(path / "eval.jsonl", evals),
+        }
+
+    def news(self) -> Row | None:
+        """New rows of both kinds and the run's own row; None if nothing has changed."""
+        if not self._path.is_dir():
+            raise ValueError(f"{self._name} is not there any more")
+        rows = {kind: tail.rows() for kind, tail in self._files.items()}
+        about = self._runs._row(self._name, self._path)
+        if about == self._last and not any(rows.values()):
+            return None
+        self._last = about
+        return rows | {"row": about}
+
+
+class _Tail:
+    """Whole lines that are added to a file of JSON lines."""
+
+    def __init__(self, path: Path, after: int):
+        self._path, self._after, self._offset = path, after, 0
+
+    def rows(self) -> list[Row]:
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            if file.seek(0, 2) < self._offset:  # a run that goes on has dropped its last rows
+                self._offset = 0
+            file.seek(self._offset)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        rows = []
+        for line in whole.splitlines():
+            with suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and is_number(row.get("iteration")):
+                    rows.append(row)
+        new = [row for row in rows if row["iteration"] > self._after]
+        self._after = max([self._after, *(row["iteration"] for row in new)])
+        return [{n: v for n, v in flat(row).items() if is_number(v)} for row in new]
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if any((folder / name).exists() for name in MARKS):
+        yield folder
+    elif depth:
+        with suppress(OSError):
+            for child in sorted(folder.iterdir()):
+                if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
+                    yield from _run_folders(child, depth - 1)
+
+
+def _files(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing where that cannot be seen."""
+    with suppress(OSError):
+        return sorted(path for path in folder.iterdir() if path.is_file())
+    return []
+
+
+def _changed(path: Path) -> tuple[int, int]:
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
+    return 0, 0
+
+
+def _row(path: Path) -> Row:
+    """What a table says of a run, as JSON."""
+    when = max((_changed(path / name)[0] for name in MARKS[:2]), default=0) / 1e9
+    files = [f.name for f in _files(path) if _SERVED.fullmatch(f.name) and not f.is_symlink()]
+    films = sorted((f for f in files if f.endswith(".gif")), key=lambda f: _changed(path / f))
+    row = {
+        "when": when or _changed(path)[0] / 1e9,
+        "pages": sorted(f for f in files if f.endswith(".html")),
+        "film": f"{films[-1]}?v={_changed(path / films[-1])[0]}" if films else None,
+    }
+    try:
+        return row | _facts(read_run(path))
+    except (ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
+        return row | {"status": "damaged", "problem": one_line(error), "settings": {}}
+
+
+def _facts(run: Run) -> Row:
+    last = run.evals[-1] if run.evals else {}
+    seconds = run.timing.get("train_seconds", run.metrics[-1].get("seconds") if run.metrics else 0)
+    done = run.planned is not None and run.steps >= run.planned
+    settings = {name: shown(value) for name, value in flat(run.settings).items()}
+    return {
+        "suite": str(run.about.get("suite", "")),
+        "env": str(run.settings.get("env", "")),
+        "algo": str(run.settings.get("algo", "")),
+        "steps": run.steps,
+        "planned": run.planned,
+        "score": _finite(last.get("mean")),
+        "stderr": _finite(last.get("stderr")),
+        "seconds": _finite(seconds),
+        "status": "complete" if done else "stopped",
+        "problem": " ".join(sorted(set(run.unreadable))),
+        "settings": settings,
+        "trained": run.has_checkpoint,
+    }
+
+
+def _finite(value: Any) -> float | None:
+    return value if is_number(value) else None
+
+
+def _columns(rows: list[Row]) -> dict[str, list[Any]]:
+    """Rows as columns of at most POINTS numbers; null where there is none."""
+    rows = [flat(row) for row in rows]
+    names = dict.fromkeys(n for row in rows for n, value in row.items() if is_number(value))
+    order = range(len(rows))
+    return {
+        name: thin(order, [_finite(row.get(name)) for row in rows], POINTS)[1] for name in names
+    }

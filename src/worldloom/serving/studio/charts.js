@@ -1,0 +1,67 @@
+// Line charts in the colours of the page.
+const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// lines: [{label, color, x, y}]; marks: horizontal lines [{y, color}]; range: what is shown at least;
+// plain: without labels and legend. Returns {update, remove}.
+export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = [], range = null,
+  plain = false}) {
+  let plot = null, shown = lines;
+  const data = () => shown.length ? uPlot.join(shown.map(line => [line.x, line.y])) : [[]];
+
+  function draw() {
+    if (plot) plot.destroy();
+    const axis = {stroke: style("--soft"), grid: {stroke: style("--line"), width: 1},
+      ticks: {stroke: style("--line"), width: 1}};
+    const values = (_, ticks) => ticks.map(tick => Math.abs(tick) >= 1e4
+      ? Intl.NumberFormat("en", {notation: "compact"}).format(tick) : +tick.toPrecision(6));
+    plot = new uPlot({
+      width: Math.max(200, root.clientWidth), height,
+      legend: {show: !plain},
+      scales: {x: {time: false}, y: range ? {range: (_, low, high) =>
+        uPlot.rangeNum(Math.min(low ?? range[0], range[0]), Math.max(high ?? range[1], range[1]), 0.05, true)} : {}},
+      axes: [{...axis, ...(plain ? {size: 28} : {label: xLabel, labelSize: 22}), values},
+        {...axis, ...(plain ? {} : {label: yLabel, labelSize: 22}), size: 58, values}],
+      series: [{label: xLabel}, ...shown.map(line => ({label: line.label, stroke: line.color,
+        width: 2, spanGaps: true, points: {show: line.x.length < 40, size: 5},
+        value: (_, value) => value === null || value === undefined ? "–" : +value.toPrecision(5)}))],
+      hooks: {draw: [u => {
+        const pen = u.ctx;
+        for (const mark of marks) {
+          const y = u.valToPos(mark.y, "y", true);
+          if (!(y >= u.bbox.top && y <= u.bbox.top + u.bbox.height)) continue;
+          pen.save();
+          pen.strokeStyle = mark.color || style("--bad");
+          pen.lineWidth = 1.5 * devicePixelRatio;
+          pen.setLineDash([6, 4]);
+          pen.beginPath();
+          pen.moveTo(u.bbox.left, y);
+          pen.lineTo(u.bbox.left + u.bbox.width, y);
+          pen.stroke();
+          pen.restore();
+        }
+      }]},
+    }, data(), root);
+  }
+
+  const watcher = new ResizeObserver(() => plot && plot.width !== root.clientWidth
+    && root.clientWidth > 0 && plot.setSize({width: root.clientWidth, height}));
+  const theme = matchMedia("(prefers-color-scheme: dark)");
+  draw();
+  watcher.observe(root);
+  theme.addEventListener("change", draw);
+  return {
+    update(next, nextMarks = marks) {
+      const same = next.length === shown.length && next.every((line, i) =>
+        line.label === shown[i].label && (line.x.length < 40) === (shown[i].x.length < 40));
+      shown = next;
+      marks = nextMarks;
+      if (same) plot.setData(data());
+      else draw();
+    },
+    remove() {
+      watcher.disconnect();
+      theme.removeEventListener("change", draw);
+      plot.destroy();
+    },
+  };
+}

@@ -1,0 +1,97 @@
+// A suite's tab: a run or a world to play in, and what the suite's own script makes of it.
+import {about, get, guarded, h, post} from "./studio.js";
+import {lineChart} from "./charts.js";
+
+const loaded = new Map();
+
+function script(path) { // scripts that are no modules, once each
+  if (!loaded.has(path)) {
+    loaded.set(path, new Promise((resolve, reject) => document.head.append(h("script", {src: path,
+      onload: resolve, onerror: () => reject(new Error(`${path} cannot be loaded`))}))));
+  }
+  return loaded.get(path);
+}
+
+export function showPlay(main, suite, chosen) {
+  let end = () => {}, gone = false;
+  const target = h("select", {id: "target", className: "grow"});
+  const seed = h("input", {id: "seed", type: "number", value: "0", min: "0", step: "1"});
+  seed.style.width = "6rem";
+  const start = h("button", {className: "tool main-tool", id: "start"}, "start");
+  const said = h("span", {className: "soft", id: "said"});
+  const root = h("div", {id: "session"});
+  main.append(h("div", {className: "bar"}, h("label", {className: "grow"}, "play in", target),
+    h("label", {}, "seed", seed), start, said), root);
+
+  const begin = guarded(async () => {
+    end();
+    end = () => {};
+    root.replaceChildren();
+    start.disabled = true;
+    said.textContent = "getting ready; the first time takes a while …";
+    try {
+      const [kind, name] = target.value.split(/:(.*)/s);
+      const {id, about: facts, state} = await post("/api/sessions",
+        {suite, [kind]: name, seed: Number(seed.value)});
+      for (const file of facts.scripts || []) await script(`/static/${suite}/${file}`);
+      const {mount} = await import(`/static/${suite}/studio.js`);
+      if (gone) return;
+      const path = `/api/sessions/${id}`;
+      let view = null, source = null;
+      const ask = message => post(`${path}/act`, message);
+      const send = guarded(async message => {
+        const next = await ask(message);
+        view.show(next);
+        return next;
+      });
+      const reset = guarded(async () => {
+        seed.value = Number(seed.value) + 1;
+        view.show(await post(`${path}/reset`, {seed: Number(seed.value)}));
+      });
+      view = mount(root, {about: facts, state, ask, send, reset, h, lineChart, palette: about.palette});
+      view.show(state);
+      const listen = on => {
+        if (source) source.close();
+        source = null;
+        if (!on || !facts.period) return;
+        source = new EventSource(`${path}/stream`);
+        source.onmessage = event => view.show(JSON.parse(event.data));
+        source.addEventListener("problem", event => {
+          listen(false);
+          guarded(() => { throw new Error(JSON.parse(event.data)); })();
+        });
+      };
+      listen(true);
+      document.activeElement?.blur(); // keys are for the world now
+      const hidden = () => listen(!document.hidden); // a world nobody looks at stands still
+      document.addEventListener("visibilitychange", hidden);
+      end = () => {
+        listen(false);
+        document.removeEventListener("visibilitychange", hidden);
+        if (view.remove) view.remove();
+      };
+      said.textContent = "";
+      document.body.dataset.ready = "session";
+    } finally {
+      start.disabled = false;
+      if (said.textContent.startsWith("getting")) said.textContent = "";
+    }
+  });
+  start.addEventListener("click", begin);
+
+  guarded(async () => {
+    const runs = (await get("/api/runs")).filter(row => row.suite === suite && row.trained);
+    const option = (value, text) => h("option", {value}, text);
+    if (runs.length) target.append(h("optgroup", {label: "runs, with what they learned"},
+      runs.map(row => option(`run:${row.run}`, `${row.run === "." ? row.name : row.run} (${row.env})`))));
+    target.append(h("optgroup", {label: "worlds"}, Object.entries(about.suites[suite]).map(
+      ([name, text]) => option(`world:${name}`, `${name}: ${text}`))));
+    if (chosen.get("run")) {
+      target.value = `run:${chosen.get("run")}`;
+      if (target.value) await begin();
+      else throw new Error(`${chosen.get("run")} is no run that can be played here`);
+    }
+    document.body.dataset.ready ||= "play";
+  })();
+  return () => { gone = true; end(); };
+}

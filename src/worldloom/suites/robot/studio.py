@@ -1,0 +1,125 @@
+"""A robot in the studio: a person asks for speeds and pushes it, a policy keeps it on its feet."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from worldloom.core.protocols import PureEnv
+from worldloom.suites.robot.loop import RobotLoop
+from worldloom.suites.robot.model import CONTROL_SECONDS
+from worldloom.suites.robot.replay import drawn_shapes
+from worldloom.suites.robot.shapes import moving_shapes
+from worldloom.suites.robot.types import Push
+
+PUSH_SECONDS = 0.2
+MOST_FORCE = 60.0  # N
+LYING_SECONDS = 3.0  # that a fallen robot is watched
+
+
+class RobotSession:
+    """A `worldloom.training.suite.Session` that steps MuJoCo in the rhythm of control.
+
+    Messages: {"speed": 0.2} or {"faster": 0.05}, in m/s, and {"push": [x, y]}, in N; an empty one
+    is a step of control. Without a run the robot holds its home pose.
+    """
+
+    def __init__(self, target: Any):
+        is_world = isinstance(target, PureEnv)
+        env = target if is_world else target.problem.env
+        self._act = None if is_world else target.act
+        loop = RobotLoop(env.base, 1)
+        rules = loop.params.rules
+        none = np.zeros_like(np.asarray(rules.push_force))
+        rules = rules.replace(  # nothing happens but what a person does, and for as long
+            push_force=none,
+            push_steps=np.int32(round(PUSH_SECONDS / CONTROL_SECONDS)),
+            horizon=np.int32(2**30),
+            still=np.float32(0.0),
+        )
+        self._world, self._params = loop.world, loop.params.replace(rules=rules)
+        self._fastest = float(np.max(rules.command))
+
+    def describe(self) -> dict[str, Any]:
+        robot, world = self._world.robot, self._world
+        bodies, shapes = drawn_shapes(moving_shapes(robot, self._qpos()[None]))
+        return {
+            "name": world.spec.name,
+            "policy": "the run's policy" if self._act else "nothing: it holds its pose",
+            "period": CONTROL_SECONDS,
+            "scripts": ["scene.js"],
+            "shapes": shapes,
+            "bodies": len(bodies),
+            "height": float(robot.home_height),
+            "fastest": round(self._fastest, 3),
+            "force": MOST_FORCE,
+        }
+
+    def reset(self, seed: int) -> dict[str, Any]:
+        self._random = np.random.default_rng(seed)
+        self._state, first = self._world.begin(self._draw(0), self._params)
+        self._obs, self._info, self._lying = first.obs, first.info, 0
+        if self._act is not None:
+            self._act(self._obs)  # compiled now, and not in the first step
+        return self.state()
+
+    def act(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        episode = self._state.episode
+        if "speed" in message or "faster" in message:
+            speed = _number(message.get("speed", float(episode.command[0])), "speed")
+            speed += _number(message.get("faster", 0.0), "faster")
+            asked = np.float32([min(max(round(speed, 3), 0.0), self._fastest)])
+            self._state = self._state.replace(episode=episode.replace(command=asked))
+        elif "push" in message:
+            force = message["push"]
+            if not isinstance(force, list) or len(force) != 2:
+                raise ValueError("push must be two numbers [x, y], in newtons")
+            force = np.float32([[_number(part, "push") for part in force]])
+            size = float(np.hypot(*force[0]))
+            force *= min(1.0, MOST_FORCE / max(size, 1e-6))
+            push = Push(start=episode.step, force=force)
+            self._state = self._state.replace(episode=episode.replace(push=push))
+        else:
+            self._step()
+        return self.state()
+
+    def _step(self) -> None:
+        if self._lying > LYING_SECONDS / CONTROL_SECONDS:
+            return
+        action = np.zeros((1, self._world.robot.num_joints), np.float32)
+        if self._act is not None:
+            action = np.asarray(self._act(self._obs), np.float32)
+        self._state, after = self._world.advance(self._state, action, self._draw(1), self._params)
+        self._obs, self._info = after.obs, after.info
+        self._lying += bool(self._lying or after.terminated[0])
+
+    def state(self) -> dict[str, Any]:
+        robot, episode = self._world.robot, self._state.episode
+        moving = moving_shapes(robot, self._qpos()[None])
+        bodies = drawn_shapes(moving)[0]
+        since = int(episode.step[0] - episode.push.start[0])
+        pushed = 0 <= since < int(self._params.rules.push_steps) and episode.push.force.any()
+        return {
+            "step": int(episode.step[0]),
+            "positions": np.round(moving.positions[0, bodies], 4).ravel().tolist(),
+            "quaternions": np.round(moving.quaternions[0, bodies], 4).ravel().tolist(),
+            "base": np.round(moving.base[0], 4).tolist(),
+            "asked": round(float(episode.command[0]), 3),
+            "speed": round(float(episode.speed[0]), 3),
+            "push": np.round(episode.push.force[0], 1).tolist() if pushed else None,
+            "contact": self._info.contact[0].tolist(),
+            "fell": self._lying > 0,
+        }
+
+    def _qpos(self) -> np.ndarray:
+        return np.asarray(self._state.physics.reading.qpos[0])
+
+    def _draw(self, which: int) -> np.ndarray:
+        return self._random.random((1, self._world.num_draws[which]), np.float32)
+
+
+def _number(value: Any, name: str) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a number")
+    return float(value)
