@@ -261,9 +261,11 @@ def filter_batch(
     unsettled = asked.calm & ~asked.choice.fits
     # A size that is not known yet (`jax.export`) cannot be cut into chunks.
     chunk = CHUNK if isinstance(size, int) else size
-    choice = update_chosen(
-        unsettled, lambda rows: search_batch(*rows, c), asked.choice, (asked, state.obs), chunk
-    )
+
+    def search(rows: tuple[Asked, Array]) -> Choice:
+        return search_batch(rows[0], rows[1], c)
+
+    choice = update_chosen(unsettled, search, asked.choice, (asked, state.obs), chunk)
     calm = asked.calm.all()
     choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)
