@@ -136,7 +136,7 @@ function plot(box) {
   const data = none ? [spec.span ?? [0, 1], ...lines.map(() => [null, null])] : uPlot.join(lines.map(line => [line.x, line.y]));
   const all = data[0], rows = lines.map(line => new Map(line.x.map((x, i) => [x, i])));
   let [first, last] = [all[0], all[all.length - 1]];
-  if (first === last) [first, last] = spec.log[0] ? [first / 2, first * 2] : [first - 1, last + 1];
+  if (first === last) [first, last] = spec.log[0] ? [first / 2, first * 2] : first > 0 ? [0, 2 * first] : [first - 1, last + 1];
   spec.shades.forEach(() => data.push(all.map(() => null)));
   const zoomed = ({scales: {x}}) => x.min != null && (x.min > first || x.max < last);
   const finite = column => column.flatMap((v, i) => v == null ? [] : [i]);
