@@ -247,6 +247,14 @@ def test_a_drag_zooms_and_the_legend_says_what_is_under_the_mouse(visit):
     switch.press("Enter")
 
 
+def test_a_band_that_is_no_error_is_told_by_its_ends(visit):
+    view = visit("plant")
+    plot = view.locator(".plot", has_text="runaway: margin, K")
+    plot.focus()
+    view.keyboard.press("End")
+    assert "filtered: 5 (5 to 25)" in plot.locator(".said").inner_text()
+
+
 def test_tables_are_sorted_by_any_column(visit):
     view = visit("sweep")
     rows = "[...document.querySelectorAll('.scroll tr')].slice(1, 6)"
