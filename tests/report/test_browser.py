@@ -247,9 +247,17 @@ def test_a_drag_zooms_and_the_legend_says_what_is_under_the_mouse(visit):
     switch.press("Enter")
 
 
+def test_a_band_that_is_no_error_is_told_by_its_ends(visit):
+    view = visit("plant")
+    plot = view.locator(".plot", has_text="runaway: margin, K")
+    plot.focus()
+    view.keyboard.press("End")
+    assert "filtered: 5 (5 to 25)" in plot.locator(".said").inner_text()
+
+
 def test_tables_are_sorted_by_any_column(visit):
     view = visit("sweep")
-    rows = "[...document.querySelectorAll('tbody tr')].slice(0, 5)"
+    rows = "[...document.querySelectorAll('.scroll tr')].slice(1, 6)"
     means = f"{rows}.map(row => row.cells[1].textContent)"
     button = view.locator("thead th button").nth(1)
     button.click()

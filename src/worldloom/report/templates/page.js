@@ -136,14 +136,17 @@ function plot(box) {
   const data = none ? [spec.span ?? [0, 1], ...lines.map(() => [null, null])] : uPlot.join(lines.map(line => [line.x, line.y]));
   const all = data[0], rows = lines.map(line => new Map(line.x.map((x, i) => [x, i])));
   let [first, last] = [all[0], all[all.length - 1]];
-  if (first === last) [first, last] = spec.log[0] ? [first / 2, first * 2] : [first - 1, last + 1];
+  if (first === last) [first, last] = spec.log[0] ? [first / 2, first * 2] : first > 0 ? [0, 2 * first] : [first - 1, last + 1];
   spec.shades.forEach(() => data.push(all.map(() => null)));
   const zoomed = ({scales: {x}}) => x.min != null && (x.min > first || x.max < last);
   const finite = column => column.flatMap((v, i) => v == null ? [] : [i]);
   const says = (line, i) => {
     if (spec.bars) return `${number(line.y[i], 6)} (${(100 * line.y[i] / spec.bars).toFixed(1)} %)`;
-    const half = line.low && line.high && line.low[i] != null && line.high[i] != null ? (line.high[i] - line.low[i]) / 2 : null;
-    return number(line.y[i]) + (half == null ? "" : ` ± ${number(half, 2)}`);
+    const low = line.low?.[i], high = line.high?.[i], y = line.y[i];
+    if (low == null || high == null) return number(y);
+    // Only what lies evenly around its line is an error; other bands are told by their ends.
+    const even = Math.abs(high + low - 2 * y) <= 1e-3 * (high - low) + 1e-5 * Math.abs(y);
+    return number(y) + (even ? ` ± ${number((high - low) / 2, 2)}` : ` (${number(low, 3)} to ${number(high, 3)})`);
   };
   const value = (line, n) => (u, v, s, i) => {
     const known = finite(line.y), at = i == null ? known[known.length - 1] : rows[n].get(all[i]);
