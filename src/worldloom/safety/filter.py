@@ -259,8 +259,9 @@ def filter_batch(
         return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
 
     unsettled = asked.calm & ~asked.choice.fits
-    # A size that is not known yet (`jax.export`) cannot be cut into chunks.
-    chunk = CHUNK if isinstance(size, int) else size
+    # A lookahead is hundreds of small kernels, of which the number counts more than the size. And
+    # a batch whose size is not known yet (`jax.export`) cannot be cut into chunks.
+    chunk = (2 * CHUNK if c.horizon else CHUNK) if isinstance(size, int) else size
     choice = update_chosen(
         unsettled, lambda rows: search_batch(*rows, c), asked.choice, (asked, state.obs), chunk
     )
