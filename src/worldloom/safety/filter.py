@@ -255,16 +255,16 @@ def filter_batch(
     c, size = constraints, state.obs.shape[0]
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
+    def search(rows: tuple[Asked, Array]) -> Choice:
+        return search_batch(rows[0], rows[1], c)
+
     def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
         return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
 
     unsettled = asked.calm & ~asked.choice.fits
-    # A size that is not known yet (`jax.export`) cannot be cut into chunks.
-    chunk = CHUNK if isinstance(size, int) else size
-
-    def search(rows: tuple[Asked, Array]) -> Choice:
-        return search_batch(rows[0], rows[1], c)
-
+    # A lookahead is hundreds of small kernels, of which the number counts more than the size. And
+    # a batch whose size is not known yet (`jax.export`) cannot be cut into chunks.
+    chunk = (2 * CHUNK if c.horizon else CHUNK) if isinstance(size, int) else size
     choice = update_chosen(unsettled, search, asked.choice, (asked, state.obs), chunk)
     calm = asked.calm.all()
     choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
