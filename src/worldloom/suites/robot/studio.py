@@ -69,13 +69,13 @@ class RobotSession:
         if "speed" in message or "faster" in message:
             speed = _number(message.get("speed", float(episode.command[0])), "speed")
             speed += _number(message.get("faster", 0.0), "faster")
-            asked = np.float32([min(max(round(speed, 3), 0.0), self._fastest)])
+            asked = np.asarray([min(max(round(speed, 3), 0.0), self._fastest)], np.float32)
             self._state = self._state.replace(episode=episode.replace(command=asked))
         elif "push" in message:
             force = message["push"]
             if not isinstance(force, list) or len(force) != 2:
                 raise ValueError("push must be two numbers [x, y], in newtons")
-            force = np.float32([[_number(part, "push") for part in force]])
+            force = np.asarray([[_number(part, "push") for part in force]], np.float32)
             size = float(np.hypot(*force[0]))
             force *= min(1.0, MOST_FORCE / max(size, 1e-6))
             push = Push(start=episode.step, force=force)
