@@ -231,6 +231,8 @@ def test_arc_tasks_are_chosen_and_edited(visit):
         ("robot", "biped", {"speed": "fast"}, "number"),
         ("robot", "biped", {"push": [1.0]}, "two numbers"),
         ("robot", "biped", {"push": [float("nan"), 0.0]}, "number"),
+        ("robot", "biped", {"push": [1e300, 0.0]}, "number"),
+        ("plant", "reactor", {"setpoints": [1e300] * 3}, "list of"),
         ("plant", "reactor", {"control": "nobody"}, "one of loops, hand"),
         ("plant", "reactor", {"hand": [1.0] * 99}, "list of"),
         ("plant", "reactor", {"setpoints": None}, "list of"),
