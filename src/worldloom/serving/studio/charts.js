@@ -22,7 +22,7 @@ export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = []
       axes: [{...axis, ...(plain ? {size: 28} : {label: xLabel, labelSize: 22}), values},
         {...axis, ...(plain ? {} : {label: yLabel, labelSize: 22}), size: 58, values}],
       series: [{label: xLabel}, ...shown.map(line => ({label: line.label, stroke: line.color,
-        width: 2, spanGaps: true, points: {show: line.x.length < 40, size: 5},
+        width: 2, spanGaps: true, points: {show: !plain && line.x.length < 40, size: 5},
         value: (_, value) => value === null || value === undefined ? "–" : +value.toPrecision(5)}))],
       hooks: {draw: [u => {
         const pen = u.ctx;

@@ -18,7 +18,7 @@ from worldloom.nn.policy import policy_step
 from worldloom.safety import ControlState, SafetyReport, filter_action, initial_memory
 from worldloom.safety.filter import clear_override, reset_latch, with_override
 from worldloom.suites.plant.controllers import TUNINGS, loops_of
-from worldloom.suites.plant.plant import plant_of
+from worldloom.suites.plant.plant import FAR, plant_of
 from worldloom.suites.plant.problem import plant_facts
 from worldloom.suites.plant.safety import constraints_for
 
@@ -144,6 +144,6 @@ def _finite(value: float) -> float | None:
 
 def _numbers(values: Any, name: str, like: Sized) -> np.ndarray:
     is_list = isinstance(values, list) and len(values) == len(like)
-    if not is_list or not all(type(v) in (int, float) and math.isfinite(v) for v in values):
+    if not is_list or not all(type(v) in (int, float) and abs(v) < FAR for v in values):
         raise ValueError(f"{name} must be a list of {len(like)} numbers")
     return np.asarray(values, np.float32)
