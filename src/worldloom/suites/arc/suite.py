@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy
+from worldloom.core.names import shown
 from worldloom.training.suite import Suite, World
 
 SUBMIT = 34  # the operation without which nothing is solved
@@ -31,8 +32,8 @@ class ArcRules:
     def __post_init__(self):
         if self.operations and SUBMIT not in self.operations:
             raise ValueError(
-                f"arc: world.operations={list(self.operations)} allow no submission, and without "
-                f"one nothing is solved; add {SUBMIT}"
+                f"arc: world.operations={shown(list(self.operations))} allow no submission, and "
+                f"without one nothing is solved; add {SUBMIT}"
             )
 
 
