@@ -82,7 +82,7 @@ class PlantSession:
         if "control" in message:
             self._take(message["control"])
         elif "hand" in message:
-            wanted = self.world.action(_numbers(message["hand"], "hand", self._u))
+            wanted = self.world.action(jnp.asarray(_numbers(message["hand"], "hand", self._u)))
             self._take("hand")
             self._memory = with_override(self._memory, jnp.clip(wanted, -1.0, 1.0))
         elif "setpoints" in message:
