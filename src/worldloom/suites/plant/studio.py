@@ -82,9 +82,9 @@ class PlantSession:
         if "control" in message:
             self._take(message["control"])
         elif "hand" in message:
-            action = self.world.action(jnp.asarray(_numbers(message["hand"], "hand", self._u)))
+            wanted = self.world.action(jnp.asarray(_numbers(message["hand"], "hand", self._u)))
             self._take("hand")
-            self._memory = with_override(self._memory, jnp.clip(action, -1.0, 1.0))
+            self._memory = with_override(self._memory, jnp.clip(wanted, -1.0, 1.0))
         elif "setpoints" in message:
             wanted = _numbers(message["setpoints"], "setpoints", self._points)
             self._setpoints[self._points] = wanted

@@ -7,7 +7,7 @@ import numpy as np
 
 from worldloom.core.protocols import PureEnv
 from worldloom.suites.robot.loop import RobotLoop
-from worldloom.suites.robot.model import CONTROL_SECONDS
+from worldloom.suites.robot.model import CONTROL_SECONDS, mujoco
 from worldloom.suites.robot.replay import drawn_shapes
 from worldloom.suites.robot.shapes import moving_shapes
 from worldloom.suites.robot.types import Push
@@ -39,17 +39,19 @@ class RobotSession:
         )
         self._world, self._params = loop.world, loop.params.replace(rules=rules)
         self._fastest = float(np.max(rules.command))
+        robot, start = loop.world.robot, loop.params.starts.physics.reading.qpos[:1]
+        self._bodies, self._shapes = drawn_shapes(moving_shapes(robot, start))
+        self._data = mujoco().MjData(robot.model)  # for poses alone
 
     def describe(self) -> dict[str, Any]:
         robot, world = self._world.robot, self._world
-        bodies, shapes = drawn_shapes(moving_shapes(robot, self._qpos()[None]))
         return {
             "name": world.spec.name,
             "policy": "the run's policy" if self._act else "nothing: it holds its pose",
             "period": CONTROL_SECONDS,
             "scripts": ["scene.js"],
-            "shapes": shapes,
-            "bodies": len(bodies),
+            "shapes": self._shapes,
+            "bodies": len(self._bodies),
             "height": float(robot.home_height),
             "fastest": round(self._fastest, 3),
             "force": MOST_FORCE,
@@ -94,25 +96,22 @@ class RobotSession:
         self._lying += bool(self._lying or after.terminated[0])
 
     def state(self) -> dict[str, Any]:
-        robot, episode = self._world.robot, self._state.episode
-        moving = moving_shapes(robot, self._qpos()[None])
-        bodies = drawn_shapes(moving)[0]
+        robot, episode, data = self._world.robot, self._state.episode, self._data
+        data.qpos[:] = self._state.physics.reading.qpos[0]
+        mujoco().mj_kinematics(robot.model, data)
         since = int(episode.step[0] - episode.push.start[0])
         pushed = 0 <= since < int(self._params.rules.push_steps) and episode.push.force.any()
         return {
             "step": int(episode.step[0]),
-            "positions": np.round(moving.positions[0, bodies], 4).ravel().tolist(),
-            "quaternions": np.round(moving.quaternions[0, bodies], 4).ravel().tolist(),
-            "base": np.round(moving.base[0], 4).tolist(),
+            "positions": np.round(data.xpos[self._bodies], 4).ravel().tolist(),
+            "quaternions": np.round(data.xquat[self._bodies], 4).ravel().tolist(),
+            "base": np.round(data.xpos[robot.base_body], 4).tolist(),
             "asked": round(float(episode.command[0]), 3),
             "speed": round(float(episode.speed[0]), 3),
             "push": np.round(episode.push.force[0], 1).tolist() if pushed else None,
             "contact": self._info.contact[0].tolist(),
             "fell": self._lying > 0,
         }
-
-    def _qpos(self) -> np.ndarray:
-        return np.asarray(self._state.physics.reading.qpos[0])
 
     def _draw(self, which: int) -> np.ndarray:
         return self._random.random((1, self._world.num_draws[which]), np.float32)
