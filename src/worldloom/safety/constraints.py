@@ -52,25 +52,29 @@ FLOAT32 = " in float32, between 1e-38 and 3e38"
 
 
 @dataclass(frozen=True)
-class LinearRow:
-    """weights.u <= bound, weights (m,) of the action. scale: the size of the numbers in it."""
+class Row:
+    """Named weights of signals or actuators."""
 
     name: str
     weights: Sequence[float]
+
+
+@dataclass(frozen=True)
+class LinearRow(Row):
+    """weights.u <= bound, weights (m,) of the action. scale: the size of the numbers in it."""
+
     bound: float
     hard: bool = True
     scale: float | None = None
 
 
 @dataclass(frozen=True)
-class StateRow:
+class StateRow(Row):
     """weights.x + offset >= 0, weights (n,) of the observation, all in physical units.
 
     scale: the size of the numbers in that sum, which decides how exactly it can be known.
     """
 
-    name: str
-    weights: Sequence[float]
     offset: float
     hard: bool = True
     scale: float | None = None

@@ -176,7 +176,7 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
 
     async def body_of(request: Request) -> dict[str, Any]:
         try:
-            content = json.loads(await request.body() or b"{}")
+            content = json.loads(request.scope["body"] or b"{}")
         except (ValueError, RecursionError):
             raise ValueError("the body is not JSON") from None
         if not isinstance(content, dict):

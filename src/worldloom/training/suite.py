@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from worldloom.core.lazy import lazy
+
 if TYPE_CHECKING:
     from worldloom.core.protocols import PureEnv
     from worldloom.core.types import Array, PyTree
@@ -86,6 +88,14 @@ class Session(Protocol):
     def state(self) -> dict[str, Any]:
         """What there is to see now."""
         ...
+
+
+def usual_parts(package: str) -> dict[str, Any]:
+    """What every suite has at the same place of its package, imported when it is needed."""
+    return {
+        "problem": lazy(f"{package}.problem:make_problem"),
+        "page": lazy(f"{package}.page:write_report"),
+    }
 
 
 class Evaluation(Protocol):

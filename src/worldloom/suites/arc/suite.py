@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy
 from worldloom.core.names import shown
-from worldloom.training.suite import Suite, World
+from worldloom.training.suite import Suite, World, usual_parts
 
 SUBMIT = 34  # the operation without which nothing is solved
 
@@ -160,8 +160,7 @@ SUITE = Suite(
     settings=ArcSettings,
     rules=ArcRules,
     defaults=defaults,
-    problem=lazy("worldloom.suites.arc.problem:make_problem"),
-    page=lazy("worldloom.suites.arc.page:write_report"),
+    **usual_parts("worldloom.suites.arc"),
     export=lazy("worldloom.serving.policy_export:export_run"),
     studio=lazy("worldloom.suites.arc.studio:ArcSession"),
     commands={

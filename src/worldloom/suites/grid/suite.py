@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy
-from worldloom.training.suite import Suite, World
+from worldloom.training.suite import Suite, World, usual_parts
 
 Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"]
 JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
@@ -83,8 +83,7 @@ SUITE = Suite(
     worlds={n: World(f"worldloom.suites.grid.{n}:make", text) for n, text in WORLDS.items()},
     settings=GridSettings,
     defaults=defaults,
-    problem=lazy("worldloom.suites.grid.problem:make_problem"),
-    page=lazy("worldloom.suites.grid.page:write_report"),
+    **usual_parts("worldloom.suites.grid"),
     export=lazy("worldloom.serving.policy_export:export_run"),
     film=lazy("worldloom.suites.grid.problem:film"),
     play=lazy("worldloom.suites.grid.human:play_run"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from worldloom import algos
 from worldloom.core.lazy import lazy
-from worldloom.training.suite import Suite
+from worldloom.training.suite import Suite, usual_parts
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ SUITE = Suite(
     worlds={},
     settings=PlainSettings,
     defaults=defaults,
-    problem=lazy("worldloom.suites.plain.problem:make_problem"),
-    page=lazy("worldloom.suites.plain.page:write_report"),
+    **usual_parts("worldloom.suites.plain"),
     export=lazy("worldloom.serving.policy_export:export_run"),
 )

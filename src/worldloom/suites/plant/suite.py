@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 from worldloom.core.checks import check_fields, check_seed
 from worldloom.core.lazy import lazy
 from worldloom.core.names import shown
-from worldloom.training.suite import Suite, World
+from worldloom.training.suite import Suite, World, usual_parts
 
 DataQuality = Literal["expert", "medium", "mixed", "random"]
 DATA_QUALITIES: tuple[DataQuality, ...] = get_args(DataQuality)
@@ -97,8 +97,7 @@ SUITE = Suite(
     },
     settings=PlantSettings,
     defaults=defaults,
-    problem=lazy("worldloom.suites.plant.problem:make_problem"),
-    page=lazy("worldloom.suites.plant.page:write_report"),
+    **usual_parts("worldloom.suites.plant"),
     export=lazy("worldloom.suites.plant.export:export_run"),
     studio=lazy("worldloom.suites.plant.studio:PlantSession"),
     commands={

@@ -4,6 +4,13 @@
 const FIELD = 35 * Math.PI / 180;  // vertical field of view
 const LIGHT = [0.3, -0.48, 0.824];  // towards it, of length 1
 
+// A canvas has as many pixels as it covers on the screen, up to two a point.
+function fitCanvas(canvas) {
+  const ratio = Math.min(devicePixelRatio || 1, 2);
+  canvas.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
+  canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
+}
+
 // Poses ------------------------------------------------------------------------------------------
 
 function rotationOf([w, x, y, z]) {

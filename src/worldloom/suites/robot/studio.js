@@ -58,9 +58,7 @@ export function mount(root, {about, send, reset, h}) {
   }
 
   function fit() {
-    const ratio = Math.min(devicePixelRatio || 1, 2);
-    canvas.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
-    canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
+    fitCanvas(canvas);
     stale = true;
   }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from worldloom.core.checks import check_fields
 from worldloom.core.lazy import lazy, resolve
 from worldloom.core.names import one_line
-from worldloom.training.suite import Suite, World
+from worldloom.training.suite import Suite, World, usual_parts
 
 if TYPE_CHECKING:
     from worldloom.algos.amp import AMPConfig
@@ -168,8 +168,7 @@ SUITE = Suite(
     settings=RobotSettings,
     rules=RobotRules,
     defaults=defaults,
-    problem=lazy("worldloom.suites.robot.problem:make_problem"),
-    page=lazy("worldloom.suites.robot.page:write_report"),
+    **usual_parts("worldloom.suites.robot"),
     export=lazy("worldloom.suites.robot.export:export"),
     film=lazy("worldloom.suites.robot.film:film_run"),
     studio=lazy("worldloom.suites.robot.studio:RobotSession"),
