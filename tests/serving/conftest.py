@@ -194,6 +194,15 @@ def studio_runs(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def training(studio_runs):
+    """The run `live` while a process, this one, trains in it."""
+    from worldloom.training.folders import locked
+
+    with locked(studio_runs / "live"):
+        yield studio_runs / "live"
+
+
 @pytest.fixture(scope="module")
 def studio(studio_runs):
     """The address of a studio with these runs, in a thread of this process, and its server."""

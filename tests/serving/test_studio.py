@@ -160,10 +160,8 @@ def test_only_scripts_are_served(client, path):
     assert client.send("GET", path)[0] == 404
 
 
-def test_a_training_is_followed_until_nobody_looks(studio, studio_runs):
+def test_a_training_is_followed_until_nobody_looks(studio, training):
     address, server = studio
-    live = studio_runs / "live"
-    (live / ".lock").write_text(str(os.getpid()))
     link = http.client.HTTPConnection(*address, timeout=30)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     link.request("GET", "/api/live?run=live&metrics=9&evals=99", headers=headers)
@@ -178,7 +176,7 @@ def test_a_training_is_followed_until_nobody_looks(studio, studio_runs):
     first = event()
     assert [row["iteration"] for row in first["training"]] == [10]
     assert (first["evaluation"], first["row"]["status"]) == ([], "running")
-    with (live / "metrics.jsonl").open("a") as file:
+    with (training / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 11, "steps": 17600, "return": 5.5, "agent_loss": [1]}\n{"iter')
     second = event()
     assert second["training"] == [{"iteration": 11, "steps": 17600, "return": 5.5}]
@@ -187,7 +185,6 @@ def test_a_training_is_followed_until_nobody_looks(studio, studio_runs):
     link.close()
     answer.close()
     wait_until(lambda: server.config.app.state.streams == 0)
-    (live / ".lock").unlink()
 
 
 def test_a_run_by_itself_is_a_folder_of_one(studio_runs):
@@ -220,7 +217,7 @@ def test_no_content_of_a_run_hides_the_others(content, tmp_path):
 
 def test_a_process_that_has_ended_trains_nothing(studio_runs, tmp_path):
     runs = RunList(studio_runs)
-    (studio_runs / "sweep" / "seed=1" / ".lock").write_text("999999999")
+    (studio_runs / "sweep" / "seed=1" / ".lock").write_text(str(os.getpid()))
     states = {row["run"]: row["status"] for row in runs.rows()}
     (studio_runs / "sweep" / "seed=1" / ".lock").unlink()
     assert states["sweep/seed=1"] == "complete"
@@ -271,9 +268,8 @@ def test_bad_input_is_one_line(words, problem, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_prints_its_address_and_ends_at_ctrl_c(studio_runs):
+def test_the_command_prints_its_address_and_ends_at_ctrl_c(studio_runs, training):
     """Also while somebody looks at a run that trains."""
-    (studio_runs / "live" / ".lock").write_text(str(os.getpid()))
     command = [sys.executable, "-m", "worldloom", "studio", str(studio_runs), "--no-open"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -287,5 +283,4 @@ def test_the_command_prints_its_address_and_ends_at_ctrl_c(studio_runs):
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=60)
         link.close()
-    (studio_runs / "live" / ".lock").unlink()
     assert (run.returncode, said) == (0, "")

@@ -1,10 +1,11 @@
 """The studio in a real browser: what a person does there, and what then changes."""
 
 import json
-import os
 import shutil
 
 import pytest
+
+from worldloom.training.folders import locked
 
 pytest.importorskip("fastapi")
 
@@ -87,25 +88,23 @@ def test_runs_are_filtered_laid_over_each_other_and_opened(visit):
 
 
 def test_a_training_is_seen_live_with_its_newest_film(visit, studio_runs):
-    view = visit("runs", "runs")
-    live = studio_runs / "live"
-    (live / ".lock").write_text(str(os.getpid()))
-    view.reload()
-    view.wait_for_selector(".details .badge.running")
-    view.wait_for_selector("#curves[data-lines='1']")
-    points = int(view.get_attribute("#curves", "data-points"))
-    last = json.loads((live / "eval.jsonl").read_text().splitlines()[-1])
-    with (live / "metrics.jsonl").open("a") as file:
-        for n in range(12, 15):
-            row = {"iteration": n, "steps": 1600 * n, "return": 300.0 + n, "seconds": 0.1 * n}
-            file.write("\n" * (n == 12) + json.dumps(row) + "\n")
-    (live / "training-1.gif").write_bytes((studio_runs / "hunt" / "eval.gif").read_bytes())
-    view.wait_for_selector(f"#curves[data-points='{points + 3}']")
-    view.wait_for_selector(".details img[src*='training-1.gif']")
-    with (live / "eval.jsonl").open("a") as file:
-        file.write(json.dumps(last | {"iteration": 14, "steps": 22_400, "mean": 432.5}) + "\n")
-    view.wait_for_selector("tr[data-run=live] :text('432.5')")
-    (live / ".lock").unlink()
+    view, live = visit("runs", "runs"), studio_runs / "live"
+    with locked(live):
+        view.reload()
+        view.wait_for_selector(".details .badge.running")
+        view.wait_for_selector("#curves[data-lines='1']")
+        points = int(view.get_attribute("#curves", "data-points"))
+        last = json.loads((live / "eval.jsonl").read_text().splitlines()[-1])
+        with (live / "metrics.jsonl").open("a") as file:
+            for n in range(12, 15):
+                row = {"iteration": n, "steps": 1600 * n, "return": 300.0 + n, "seconds": 0.1 * n}
+                file.write("\n" * (n == 12) + json.dumps(row) + "\n")
+        (live / "training-1.gif").write_bytes((studio_runs / "hunt" / "eval.gif").read_bytes())
+        view.wait_for_selector(f"#curves[data-points='{points + 3}']")
+        view.wait_for_selector(".details img[src*='training-1.gif']")
+        with (live / "eval.jsonl").open("a") as file:
+            file.write(json.dumps(last | {"iteration": 14, "steps": 22_400, "mean": 432.5}) + "\n")
+        view.wait_for_selector("tr[data-run=live] :text('432.5')")
     view.wait_for_selector(".details .badge.running", state="detached")
 
 
