@@ -109,6 +109,40 @@ def modes_markdown(result: dict[str, Any]) -> str:
     return "\n".join([f"| {row} |" for row in rows] + ["", *notes, "", end]).replace("None", "-")
 
 
+def faults_markdown(result: Mapping[str, Any]) -> str:
+    """How many attacks of each kind there were, and how many went wrong."""
+    raw, ratios = result["raw"], result["ratios"]
+    calls = sum(counts["calls"] for counts in raw["formats"].values())
+    chains = raw["runs"]["chains"]
+    attacks = {
+        f"kills of training runs, in {chains} chains": (
+            raw["runs"],
+            "kills",
+            "not resumed exactly",
+        ),
+        "bytes changed in checkpoints": (raw["damage"], "flips", "taken for sound"),
+        "spoiled files and options": ({"calls": calls}, "calls", "not answered in a line"),
+        "kills of servers under load": (raw["killed"], "kills", "answers without a record"),
+        "rounds of overload": (raw["wedged"], "rounds", "loops that ended"),
+        "filtered actions, against an exact solver": (raw["safety"], "cases", "limits crossed"),
+        "the same": (raw["safety"], "cases", "needless emergencies"),
+    }
+    wrong = [
+        chains - raw["runs"]["exact"],
+        ratios["silent_wrong_loads"],
+        ratios["tracebacks"] + ratios["hangs"],
+        ratios["lost_records"],
+        ratios["dead_loops"],
+        ratios["broken_promises"],
+        ratios["needless_emergencies"],
+    ]
+    rows = [
+        f"| {what} | {counts[name]:,} | {count} {how} |"
+        for (what, (counts, name, how)), count in zip(attacks.items(), wrong, strict=True)
+    ]
+    return "\n".join(["| attack | how many | what went wrong |", "|---|---|---|", *rows])
+
+
 def against(suite: str, result: dict[str, Any]) -> str:
     """What the suite is measured against, with its version where the result tells it."""
     if suite == "grid":
@@ -203,6 +237,9 @@ def main(root: Path = Path(".")) -> int:
     modes = folder / "modes/compare.json"
     if modes.is_file():
         tables["modes"] = modes_markdown(json.loads(modes.read_text()))
+    faults = folder / "faults.json"
+    if faults.is_file():
+        tables["faults"] = faults_markdown(json.loads(faults.read_text()))
     for name, drawing in charts(results).items():
         (root / "docs/images").mkdir(parents=True, exist_ok=True)
         write_text(root / "docs/images" / name, drawing)
