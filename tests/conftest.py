@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,6 +43,9 @@ if "WORLDLOOM_TEST_CACHE" in os.environ:
 # Python does is a sixth of tracing.
 gc.set_threshold(50_000, 20, 100)
 
+# A shell starts what it runs in the background deaf to Ctrl-C, which tests send to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A test must not fail because the machine is busy.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")

@@ -20,6 +20,7 @@ EXTRAS = {
     "track": ("mlflow", "sqlalchemy", "alembic", "tensorboard"),
     "serve": ("fastapi", "uvicorn"),
     "onnx": ("onnx", "onnxruntime"),
+    "cuda": ("jax_cuda12_plugin",),
 }
 OPTIONAL = {package: extra for extra, packages in EXTRAS.items() for package in packages}
 
