@@ -100,6 +100,21 @@ def test_a_second_signal_waits_for_the_main_thread_where_nobody_is_outside(monke
     thread.join()
 
 
+def test_a_second_signal_is_heard_though_another_thread_answered_the_first(monkeypatch):
+    """The main thread comes back to both at once: Python calls it a single time for them."""
+    monkeypatch.setattr(interrupts, "PATIENCE", 0.01)
+    asked = threading.Event()
+    with stop_when_asked(asked.set):
+        handle, wakeup = signal.getsignal(signal.SIGINT), signal.set_wakeup_fd(-1)
+        os.write(wakeup, bytes([signal.SIGINT]))  # as the system does
+        assert asked.wait(10)
+        monkeypatch.setattr(interrupts, "PATIENCE", 60.0)
+        os.write(wakeup, bytes([signal.SIGINT]))
+        with pytest.raises(KeyboardInterrupt):
+            handle(signal.SIGINT, None)  # as Python does when the main thread is back
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+
+
 def test_other_threads_change_nothing():
     before, seen = signal.getsignal(signal.SIGTERM), []
 

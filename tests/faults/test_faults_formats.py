@@ -51,6 +51,7 @@ def test_the_fuzzer_tells_answers_from_tracebacks_and_hangs(monkeypatch):
 
 
 def test_the_reader_leaves_no_open_files():
+    gc.collect()  # what other tests left
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         worker = faults_formats.Worker()

@@ -67,8 +67,7 @@ def spared(tmp_path_factory):
     """spared(world): settings without what costs a plant's pairs most and is the same for all.
 
     The search for a backup, lookahead and barriers, off-policy estimates: the reactor has all of
-    it, and test_filter_harm plays the others behind what they are shipped with, but for Simglucose,
-    which keeps its barriers here.
+    it, and test_filter_harm plays the others behind what they are shipped with.
     """
 
     @functools.cache
@@ -77,8 +76,7 @@ def spared(tmp_path_factory):
             return {}
         path = tmp_path_factory.mktemp("constraints") / f"{world}.yaml"
         text = constraint_text(plant_of(suites.make(world)), lookahead=0)
-        light = text.partition("barriers:")[0] + "latch_after: 0\n"
-        path.write_text(text if world == "simglucose" else light)
+        path.write_text(text.partition("barriers:")[0] + "latch_after: 0\n")
         return {"constraints": str(path), "ope_updates": 0}
 
     return write

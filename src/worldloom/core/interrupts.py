@@ -4,6 +4,7 @@ Python calls a handler when its main thread is back from compiled code, which ma
 a minute. A thread that the system wakes at once speaks up in its place.
 """
 
+import os
 import select
 import signal
 import socket
@@ -43,9 +44,8 @@ def on_signal(react: Callable[[], object], busy: Callable[[], bool | None]) -> I
 
     def handle(signum, frame):
         with lock:
-            while take():
-                pass
-            mine = signum not in answered
+            taken = b"".join(iter(take, b""))
+            mine = signum in taken or signum not in answered
             answered.discard(signum)
         if mine:
             react()
@@ -61,7 +61,11 @@ def on_signal(react: Callable[[], object], busy: Callable[[], bool | None]) -> I
                     signals = {n for n in take() if signal.getsignal(n) is handle}
                     answered.update(signals)
                 if signals and busy() is False:
-                    answered.difference_update(signals)
+                    with lock:
+                        passed_by = signals - answered  # which the main thread took for answered
+                        answered.difference_update(signals)
+                    for number in passed_by:
+                        os.kill(os.getpid(), number)
 
     # What is ignored stays so, as under nohup; what another language handles cannot be put back.
     heard = [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]

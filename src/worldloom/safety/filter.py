@@ -1,7 +1,7 @@
 """From an action that somebody wants to the action that is executed.
 
 In this order, in constant shape; for one plant (`filter_action`), or for a batch of them
-(`filter_batch`), where another action is looked for only for the plants that need one:
+(`filter_batch`), where another action is looked for only if some plant needs one:
 
 1. **Finite check.** Any NaN or infinity in the observation, in what the policy proposes, in the
    remembered action or in an active override leads to the emergency action.
@@ -250,7 +250,9 @@ def filter_batch(
     """`filter_action` of every row, at the cost of the rows' margins where all are accepted.
 
     A branch that one row of a `vmap` takes is computed for all of them, taken or not: here the rows
-    that need it are gathered first. What a row gets does not depend on the others.
+    that need it are gathered first, in batches that are larger than a chunk of them. Smaller ones,
+    and those of exported programs, search for all rows if one needs it. What a row gets does not
+    depend on the others.
     """
     c, size = constraints, state.obs.shape[0]
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)

@@ -61,9 +61,9 @@ def search_batch(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
     """`search_action` of every row (b, ...)."""
     nearest, last = jax.vmap(_nearest, (0, 0, None))(asked, obs, c)
     further = jax.vmap(_towards, (0, 0, 0, 0, None))
-    return jax.lax.cond(
-        nearest.fits.all(), lambda: nearest, lambda: further(asked, nearest, last, obs, c)
-    )
+    # Of rows that need no other action, or can have none, nobody reads the result.
+    done = (nearest.fits | asked.choice.fits | ~asked.calm).all()
+    return jax.lax.cond(done, lambda: nearest, lambda: further(asked, nearest, last, obs, c))
 
 
 def take_rows(values: Array, rows: np.ndarray) -> Array:

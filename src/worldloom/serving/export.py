@@ -19,8 +19,9 @@ from worldloom.serving.program import Rows
 
 SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
-COMPARED = 4096  # random rows that ONNX must answer as the program does
+COMPARED = 4096  # settled random rows, at most, that ONNX must answer as the program does
 SPARE = 1024  # drawn besides, as not all are settled
+FEWEST = 256  # settled ones without which nothing was compared
 NUDGE = 1e-6  # of an observation: a settled answer does not change by more than TOLERANCE for it
 DEVIATIONS = 6.0  # from the mean of the training data, beyond which an observation is strange
 BEYOND = 0.1  # of the training data's range, beyond which it is strange as well
@@ -61,7 +62,11 @@ def export_bundle(
     drawn = _drawn(constraints, described["observation"], drift, count)
     settled = _settled(whole, *drawn, rows_of(constraints))
     out = jax.device_get(whole(*drawn))
-    tested = settled.reshape(-1, CASES).argmax(axis=0) * CASES + np.arange(CASES)  # one of a kind
+    kinds = settled.reshape(-1, CASES)
+    tested = kinds.argmax(axis=0) * CASES + np.arange(
+        CASES
+    )  # one of a kind, or any settled one
+    tested = np.where(kinds.any(axis=0), tested, settled.argmax())
     obs, memory, key, first = jax.tree.map(lambda x: x[tested], (*drawn, out))
     files = {
         "constraints.json": json_bytes(describe(constraints)),
@@ -75,6 +80,11 @@ def export_bundle(
             quiet = artifact.control(policy.replace(noise=0.0), constraints)
             out = jax.device_get(jax.jit(quiet)(*drawn))
         rows = np.flatnonzero(settled)[:COMPARED]
+        if len(rows) < FEWEST:
+            raise ValueError(
+                f"of {count} random rows, {len(rows)} are not decided by rounding: too few to "
+                "compare ONNX with the program; export with onnx=False (--no-onnx)"
+            )
         sound = jax.tree.map(lambda x: x[rows], (*drawn[:2], out))
         files["policy.onnx"], gap = to_onnx(policy, constraints, *sound)
         compared = {"rows": len(rows), "largest_difference": gap}

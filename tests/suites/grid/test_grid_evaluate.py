@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oracles.countdown import countdown
-from worldloom.suites.grid.evaluate import GridEvaluation, GridEvaluator
+from worldloom.suites.grid.evaluate import GridEvaluation, GridEvaluator, is_constant_sum
 from worldloom.suites.grid.problem import new_trainer
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -116,3 +116,17 @@ def test_where_one_wins_what_another_loses_half_of_the_agents_play_against_rando
     assert len(row["agents_stderr"]) == 4
     others = GridEvaluator(countdown(2, 9), stay, episodes=4, rivals=True)
     assert "against_random" not in others(jnp.zeros(2), jax.random.key(0)).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        (np.zeros((4, 3)), False),  # nobody earned anything
+        (np.ones((4, 3)), False),  # all earned the same, whoever played how
+        (np.array([[1.0, -1.0], [-2.0, 2.0], [0.5, -0.5]]), True),
+        (np.array([[1.0, -1.0], [-2.0, 2.5], [0.5, -0.5]]), False),
+        (np.array([[1.0, -1.0]]), False),  # a single episode tells nothing
+    ],
+)
+def test_a_sum_is_constant_where_one_wins_what_another_loses(scores, expected):
+    assert is_constant_sum(scores) == expected

@@ -76,13 +76,14 @@ class GridEvaluation:
 
 
 def is_constant_sum(agent_scores: np.ndarray) -> bool:
-    """Whether one agent wins what another loses: scores (episodes, agents) with one and only sum.
+    """Whether one agent wins what another loses: scores (episodes, agents) that differ, of one sum.
 
     Sums then differ by rounding alone.
     """
     if agent_scores.shape[1] < 2 or len(agent_scores) < 2:
         return False
-    return bool(np.ptp(agent_scores.sum(axis=1)) <= 1e-4 * np.abs(agent_scores).max())
+    spread = np.ptp(agent_scores, axis=0).max()
+    return bool(spread > 0.0 and np.ptp(agent_scores.sum(axis=1)) <= 1e-4 * spread)
 
 
 class GridEvaluator:

@@ -62,7 +62,7 @@ def is_constant_sum(run: Run) -> bool:
     totals = run.column("return") + column(run.evals, "mean")
     totals = [value for value in totals if is_number(value)]
     size = max((abs(value) for value in each if is_number(value)), default=0.0)
-    return len(totals) > 1 and max(totals) - min(totals) <= 1e-3 * size
+    return len(totals) > 1 and size > 0.0 and max(totals) - min(totals) <= 1e-3 * size
 
 
 def _rival_facts(run: Run) -> list[Fact]:

@@ -70,7 +70,7 @@ class Plant(Protocol):
         return True
 
     @property
-    def gamma(self) -> float:
+    def barrier_gamma(self) -> float:
         """The share of the distance to a limit that one step may use up, by the model.
 
         Below 1 where what is under way is not observed, so that no model can look ahead: the

@@ -95,10 +95,11 @@ def constraint_text(
     plant = world.plant
     if not 0.0 <= reserve < 1.0:
         raise ValueError(f"{plant.name}: reserve={reserve:g}; it is a share of a signal's range")
-    own = getattr(plant, "gamma", 1.0)
+    own = getattr(plant, "barrier_gamma", 1.0)
     gamma = own if gamma is None else gamma
     if lookahead is None:
-        lookahead = max(LOOKAHEAD, 3 * _response(world) // 2) if own == 1.0 else 0
+        slowly = gamma == own < 1.0
+        lookahead = 0 if slowly else max(LOOKAHEAD, 3 * _response(world) // 2)
     _check_lookahead(world, lookahead, f"{plant.name}: lookahead")
     where = _emergency(world, emergency)
     ranges = {s.name: s.high - s.low for s in plant.observation}

@@ -106,7 +106,7 @@ class Simglucose(Plant):
     horizon: int = 480
     step_seconds: float = 180.0
     response: int = 20  # an hour, for insulin to come from under the skin
-    gamma: float = 0.05  # an hour's doses are under way: each may use up a twentieth of the way
+    barrier_gamma: float = 0.05  # an hour's doses are under way: each may use up a twentieth
     rests: bool = False  # without insulin nobody lives, and any other dose is too much some day
 
     def physics(self) -> Care:
