@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from worldloom.cli.main import main
+from worldloom.cli.studio import make_studio
 from worldloom.report.run_list import RunList
 
 TOKEN = "a-token-for-the-tests"
@@ -265,6 +267,21 @@ def test_bad_input_is_one_line(words, problem, capsys, tmp_path, monkeypatch):
     assert main(["studio", *words.split()]) == 2
     said = capsys.readouterr()
     assert (problem in said.err, said.err.count("\n"), said.out) == (True, 1, "")
+
+
+def test_what_to_install_is_said(tmp_path):
+    code = "import sys; sys.modules.update(dict.fromkeys(['starlette', 'fastapi', 'uvicorn',"
+    code += "'prometheus_client'])); from worldloom.cli.main import main;"
+    code += "print(main(['studio', '.']), main(['serve', 'x', '--no-token']))"
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "2 2\n"
+    assert done.stderr.count("pip install 'worldloom[serve]'") == 2
+
+
+def test_runs_need_not_be_there_yet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert make_studio(Path("runs")).runs.rows() == []
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 from worldloom.core.names import one_line
 from worldloom.serving.connections import ConnectionLimits
-from worldloom.serving.gate import GateRules
 from worldloom.serving.serve import address_of, listen, run_until_signal, settings, uvicorn
 from worldloom.training.suite import Session, Suite
 
@@ -136,7 +135,7 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
     from fastapi import FastAPI, Request
     from fastapi.responses import FileResponse, Response, StreamingResponse
 
-    from worldloom.serving.gate import Gate
+    from worldloom.serving.gate import Gate, GateRules
     from worldloom.serving.metrics import Metrics
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
