@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from worldloom import algos, suites
 from worldloom.cli.completion import SCRIPTS, complete
 from worldloom.cli.main import main
 from worldloom.cli.settings import Schema, long_help
+from worldloom.cli.train import _print_result
 from worldloom.training import console
 from worldloom.training.folders import is_locked, locked
 
@@ -156,6 +158,16 @@ def test_sweeps_and_what_cannot_be_resumed_are_listed(call, tmp_path):
     assert rows["sweep"]["next"] == "worldloom report runs/sweep/sweep.json"
 
 
+def test_no_resume_is_suggested_where_there_is_none(capsys):
+    config = SimpleNamespace(algorithm=SimpleNamespace(loop="turns"), env="a", algo="b", seed=0)
+    timing = {"steps_per_second": 1.0, "train_seconds": 1.0, "compile_seconds": 1.0}
+    run = SimpleNamespace(timing=lambda: timing, config=config, evaluation=None, steps=9)
+    for run.folder, run.interrupted in ((Path("x"), True), (Path("x"), False)):
+        _print_result(run, None, as_json=False)
+        out = capsys.readouterr().out
+        assert ("worldloom eval x" in out, "--resume" in out) == (True, False)
+
+
 def test_quiet_leaves_nothing_but_json(call):
     assert call("envs --quiet") == (0, "", "")
     assert call("runs --quiet") == (0, "", "")
@@ -172,6 +184,7 @@ def test_words_are_completed():
     assert complete(["train", "tag", "--algo", "pp"]) == ["ppo"]
     assert complete(["data", "ma"]) == ["make"]
     assert complete(["data", "make", "--qual"]) == ["--quality"]
+    assert complete(["studio", "--po"]) == ["--port"]
     assert complete(["nonsense", ""]) == []
     assert complete(["train", "no-such-world", "--ste"]) == ["--steps"]
 
@@ -235,6 +248,17 @@ def test_a_shell_completes(shell, tmp_path):
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run([shell, "-c", ask], capture_output=True, text=True, cwd=tmp_path, env=env)
     assert done.stdout.splitlines()[:1] == ["runs/my run"], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_behind_a_colon_and_keeps_its_words(tmp_path):
+    ask = f"""worldloom() {{ printf 'runs/my:one\nruns/my:other run\n'; echo "$@" >asked; }}
+    COMP_WORDBREAKS=$' "=:'; {SCRIPTS["bash"]}
+    COMP_WORDS=(worldloom studio runs/my : o --port); COMP_CWORD=4; _worldloom
+    printf '%s\n' "${{COMPREPLY[@]}}" "$COMP_WORDBREAKS"; cat asked"""
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, cwd=tmp_path)
+    said = ["one", "other run", ' "=:', "completion words -- studio runs/my:o"]
+    assert done.stdout.splitlines() == said, done.stderr
 
 
 # Errors ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ pytest.importorskip("fastapi")
 
 from worldloom.cli.main import main
 from worldloom.cli.studio import make_studio
-from worldloom.report.run_list import RunList
+from worldloom.report.run_list import Follower, RunList
 
 TOKEN = "a-token-for-the-tests"
 
@@ -187,6 +188,23 @@ def test_a_training_is_followed_until_nobody_looks(studio, training):
     link.close()
     answer.close()
     wait_until(lambda: server.config.app.state.streams == 0)
+
+
+@pytest.mark.parametrize("news", [{"x": math.nan}, {"x": object()}])
+def test_a_stream_that_fails_says_so_and_ends(client, monkeypatch, news):
+    monkeypatch.setattr(Follower, "news", lambda self: news)
+    status, text = client.send("GET", "/api/live?run=hunt")
+    assert (status, text.count("event: problem")) == (200, 1)
+
+
+def test_a_sweep_is_a_row_with_a_page(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "sweep.json").write_text('{"results": [{"mean": 2.0}], "complete": true}')
+    (tmp_path / "s" / "sweep.html").write_text("a page")
+    runs = RunList(tmp_path)
+    (row,) = runs.rows()
+    assert (row["run"], row["status"], row["score"]) == ("s", "sweep", 2.0)
+    assert runs.file("s", *row["pages"]).read_text() == "a page"
 
 
 def test_a_run_by_itself_is_a_folder_of_one(studio_runs):
