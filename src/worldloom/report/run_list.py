@@ -1,4 +1,4 @@
-"""All runs and sweeps of a folder: a row for each, their curves, and what a training adds as one looks on."""
+"""All runs and sweeps of a folder: a row for each, their curves, and what a training adds."""
 
 import json
 import re
