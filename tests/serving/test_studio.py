@@ -92,7 +92,7 @@ def test_a_link_may_stand_anywhere_and_a_form_may_not(client):
 def test_every_run_is_a_row_and_a_damaged_one_says_so(client):
     status, rows = client.send("GET", "/api/runs")
     by_name = {row["run"]: row for row in rows}
-    assert (status, set(by_name)) == (200, {"hunt", "sweep/seed=1", "live", "broken"})
+    assert (status, set(by_name)) == (200, {"hunt", "sweep/seed=1", "live", "broken", "points"})
     hunt, broken = by_name["hunt"], by_name["broken"]
     assert (hunt["env"], hunt["algo"], hunt["status"]) == ("treasurehunt", "iqn", "complete")
     assert (hunt["steps"], hunt["settings"]["iqn.n_step"]) == (64_000, "3")
@@ -103,6 +103,8 @@ def test_every_run_is_a_row_and_a_damaged_one_says_so(client):
     assert broken["status"] == "damaged"
     assert "config.json cannot be read" in broken["problem"]
     assert "\n" not in broken["problem"]
+    sweep = by_name["points"]
+    assert (sweep["status"], sweep["score"], sweep["pages"]) == ("sweep", 9e9, ["sweep.html"])
 
 
 def test_curves_are_numbers_of_training_and_evaluation(client):
@@ -195,16 +197,6 @@ def test_a_stream_that_fails_says_so_and_ends(client, monkeypatch, news):
     monkeypatch.setattr(Follower, "news", lambda self: news)
     status, text = client.send("GET", "/api/live?run=hunt")
     assert (status, text.count("event: problem")) == (200, 1)
-
-
-def test_a_sweep_is_a_row_with_a_page(tmp_path):
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "sweep.json").write_text('{"results": [{"mean": 2.0}], "complete": true}')
-    (tmp_path / "s" / "sweep.html").write_text("a page")
-    runs = RunList(tmp_path)
-    (row,) = runs.rows()
-    assert (row["run"], row["status"], row["score"]) == ("s", "sweep", 2.0)
-    assert runs.file("s", *row["pages"]).read_text() == "a page"
 
 
 def test_a_run_by_itself_is_a_folder_of_one(studio_runs):
