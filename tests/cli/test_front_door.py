@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from worldloom import algos, suites
 from worldloom.cli.completion import SCRIPTS, complete
 from worldloom.cli.main import main
 from worldloom.cli.settings import Schema, long_help
+from worldloom.cli.train import _print_result
 from worldloom.training import console
 from worldloom.training.folders import is_locked, locked
 
@@ -96,6 +98,7 @@ def test_runs_are_listed_newest_first_also_broken_ones(call, tmp_path):
     (root / "torn" / "config.json").write_text('{"format": 2, "conf')
     (root / "list").mkdir()
     (root / "list" / "config.json").write_text('{"format": 2, "config": [1]}')
+    (root / "lost" / "checkpoints").mkdir(parents=True)
     (root / "sweep-x").mkdir()
     (root / "sweep-x" / "sweep.json").write_text('{"results": 3}')
     code, out, err = call("runs --json")
@@ -108,8 +111,9 @@ def test_runs_are_listed_newest_first_also_broken_ones(call, tmp_path):
     assert (done["world"], done["algorithm"]) == ("industrial-benchmark", "iql")
     assert (done["steps"], done["score"], done["go_on"]) == (64_000, 510.25, "done: eval")
     assert rows["half way"]["next"] == "worldloom train --resume 'runs/half way'"
-    assert "config.json" in rows["empty"]["problem"]
+    assert "empty" not in rows, "as nothing in it is of a run"
     assert "cannot be read" in rows["torn"]["problem"]
+    assert "it has no config.json" in rows["lost"]["problem"]
     assert "problem" in rows["sweep-x"]
     code, out, err = call("runs")
     assert (code, err) == (0, "")
@@ -122,6 +126,46 @@ def test_runs_are_listed_newest_first_also_broken_ones(call, tmp_path):
     assert not is_locked(root / "half way")
     code, _, err = call("runs nowhere")
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_closed_folder_hides_no_other(call, tmp_path, monkeypatch):
+    for name in ("a", "closed", "z"):
+        write_run(tmp_path / "runs" / name, 10, 10, time.time())
+    exists = Path.exists
+
+    def refuse(path: Path, **options: bool) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path, **options)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    code, out, err = call("runs --json")
+    assert (code, err) == (0, "")
+    assert sorted(row["run"] for row in json.loads(out)) == ["runs/a", "runs/z"]
+
+
+def test_sweeps_and_what_cannot_be_resumed_are_listed(call, tmp_path):
+    write_run(tmp_path / "runs" / "torch", 10, 100, time.time())
+    config = {"env": "treasurehunt", "algo": "iqn", "steps": 100, "mode": "torch_sequential"}
+    text = json.dumps({"format": 2, "config": config})
+    (tmp_path / "runs" / "torch" / "config.json").write_text(text)
+    (tmp_path / "runs" / "sweep").mkdir()
+    sweep = {"config": {"env": "tag", "algo": "ppo", "steps": 5}, "results": [{"mean": 1.5}, {}]}
+    (tmp_path / "runs" / "sweep" / "sweep.json").write_text(json.dumps(sweep))
+    rows = {Path(row["run"]).name: row for row in json.loads(call("runs --json")[1])}
+    assert rows["torch"]["next"] == "worldloom eval runs/torch"
+    assert (rows["sweep"]["score"], rows["sweep"]["go_on"]) == (1.5, "sweep of 2, cut short")
+    assert rows["sweep"]["next"] == "worldloom report runs/sweep/sweep.json"
+
+
+def test_no_resume_is_suggested_where_there_is_none(capsys):
+    config = SimpleNamespace(algorithm=SimpleNamespace(loop="turns"), env="a", algo="b", seed=0)
+    timing = {"steps_per_second": 1.0, "train_seconds": 1.0, "compile_seconds": 1.0}
+    run = SimpleNamespace(timing=lambda: timing, config=config, evaluation=None, steps=9)
+    for run.folder, run.interrupted in ((Path("x"), True), (Path("x"), False)):
+        _print_result(run, None, as_json=False)
+        out = capsys.readouterr().out
+        assert ("worldloom eval x" in out, "--resume" in out) == (True, False)
 
 
 def test_quiet_leaves_nothing_but_json(call):
@@ -140,6 +184,7 @@ def test_words_are_completed():
     assert complete(["train", "tag", "--algo", "pp"]) == ["ppo"]
     assert complete(["data", "ma"]) == ["make"]
     assert complete(["data", "make", "--qual"]) == ["--quality"]
+    assert complete(["studio", "--po"]) == ["--port"]
     assert complete(["nonsense", ""]) == []
     assert complete(["train", "no-such-world", "--ste"]) == ["--steps"]
 
@@ -203,6 +248,17 @@ def test_a_shell_completes(shell, tmp_path):
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run([shell, "-c", ask], capture_output=True, text=True, cwd=tmp_path, env=env)
     assert done.stdout.splitlines()[:1] == ["runs/my run"], done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_behind_a_colon_and_keeps_its_words(tmp_path):
+    ask = f"""worldloom() {{ printf 'runs/my:one\nruns/my:other run\n'; echo "$@" >asked; }}
+    COMP_WORDBREAKS=$' "=:'; {SCRIPTS["bash"]}
+    COMP_WORDS=(worldloom studio runs/my : o --port); COMP_CWORD=4; _worldloom
+    printf '%s\n' "${{COMPREPLY[@]}}" "$COMP_WORDBREAKS"; cat asked"""
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, cwd=tmp_path)
+    said = ["one", "other run", ' "=:', "completion words -- studio runs/my:o"]
+    assert done.stdout.splitlines() == said, done.stderr
 
 
 # Errors ------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from worldloom.cli.main import main
-from worldloom.report.run_list import RunList
+from worldloom.cli.studio import make_studio
+from worldloom.report.run_list import Follower, RunList
 
 TOKEN = "a-token-for-the-tests"
 
@@ -89,7 +92,7 @@ def test_a_link_may_stand_anywhere_and_a_form_may_not(client):
 def test_every_run_is_a_row_and_a_damaged_one_says_so(client):
     status, rows = client.send("GET", "/api/runs")
     by_name = {row["run"]: row for row in rows}
-    assert (status, set(by_name)) == (200, {"hunt", "sweep/seed=1", "live", "broken"})
+    assert (status, set(by_name)) == (200, {"hunt", "sweep/seed=1", "live", "broken", "points"})
     hunt, broken = by_name["hunt"], by_name["broken"]
     assert (hunt["env"], hunt["algo"], hunt["status"]) == ("treasurehunt", "iqn", "complete")
     assert (hunt["steps"], hunt["settings"]["iqn.n_step"]) == (64_000, "3")
@@ -100,6 +103,8 @@ def test_every_run_is_a_row_and_a_damaged_one_says_so(client):
     assert broken["status"] == "damaged"
     assert "config.json cannot be read" in broken["problem"]
     assert "\n" not in broken["problem"]
+    sweep = by_name["points"]
+    assert (sweep["status"], sweep["score"], sweep["pages"]) == ("sweep", 9e9, ["sweep.html"])
 
 
 def test_curves_are_numbers_of_training_and_evaluation(client):
@@ -187,6 +192,13 @@ def test_a_training_is_followed_until_nobody_looks(studio, training):
     wait_until(lambda: server.config.app.state.streams == 0)
 
 
+@pytest.mark.parametrize("news", [{"x": math.nan}, {"x": object()}])
+def test_a_stream_that_fails_says_so_and_ends(client, monkeypatch, news):
+    monkeypatch.setattr(Follower, "news", lambda self: news)
+    status, text = client.send("GET", "/api/live?run=hunt")
+    assert (status, text.count("event: problem")) == (200, 1)
+
+
 def test_a_run_by_itself_is_a_folder_of_one(studio_runs):
     runs = RunList(studio_runs / "hunt")
     assert [(row["run"], row["name"]) for row in runs.rows()] == [(".", "hunt")]
@@ -265,6 +277,21 @@ def test_bad_input_is_one_line(words, problem, capsys, tmp_path, monkeypatch):
     assert main(["studio", *words.split()]) == 2
     said = capsys.readouterr()
     assert (problem in said.err, said.err.count("\n"), said.out) == (True, 1, "")
+
+
+def test_what_to_install_is_said(tmp_path):
+    code = "import sys; sys.modules.update(dict.fromkeys(['starlette', 'fastapi', 'uvicorn',"
+    code += "'prometheus_client'])); from worldloom.cli.main import main;"
+    code += "print(main(['studio', '.']), main(['serve', 'x', '--no-token']))"
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "2 2\n"
+    assert done.stderr.count("pip install 'worldloom[serve]'") == 2
+
+
+def test_runs_need_not_be_there_yet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert make_studio(Path("runs")).runs.rows() == []
 
 
 @pytest.mark.slow

@@ -58,10 +58,17 @@ def names(view):
 
 def test_runs_are_filtered_laid_over_each_other_and_opened(visit):
     view = visit("runs", "runs")
-    assert set(names(view)) == {"hunt", "sweep/seed=1", "live", "broken", "trained"}
+    assert set(names(view)) == {"hunt", "sweep/seed=1", "live", "broken", "points", "trained"}
     broken = view.locator("tr[data-run=broken]")
     assert "config.json cannot be read" in broken.inner_text()
     assert broken.locator("input").is_disabled()
+    assert view.locator("tr[data-run=points] input").is_disabled()
+    with view.context.expect_page() as opened:
+        view.locator("tr[data-run=points] a").click()
+    assert opened.value.title() == "of points"
+    opened.value.close()
+    ask = "async row => (await import('/static/studio/runs.js')).matches(row, 'x<-1')"
+    assert view.evaluate(ask, {"settings": {"x": "\u22122"}})
     view.wait_for_selector("#curves[data-lines='1'] canvas")  # there is something to see at once
     view.locator("tr[data-run] input:checked").click()
     view.wait_for_selector("#curves[data-lines='0']")

@@ -18,11 +18,15 @@ from worldloom.core.names import suggest
 
 SCRIPTS = {
     "bash": """_worldloom() {
-  local IFS=$'\\n'
-  COMPREPLY=($(worldloom completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+  local IFS=$'\\n' n=0 word words=("")
+  # Bash ends words at colons, which are a part of ours, as in gymnax:CartPole-v1.
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+    if [[ $word == :* || ${words[n]} == *: ]]; then words[n]+=$word; else words[++n]=$word; fi
+  done
+  COMPREPLY=($(worldloom completion words -- "${words[@]:1}" 2>/dev/null))
+  word=${words[n]}
+  if [[ $COMP_WORDBREAKS == *:* ]]; then COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}"); fi
 }
-# Colons are a part of words here, as in gymnax:CartPole-v1, and = is not.
-COMP_WORDBREAKS=${COMP_WORDBREAKS//:}
 complete -o default -o filenames -F _worldloom worldloom""",
     "zsh": """#compdef worldloom
 _worldloom() {
@@ -45,7 +49,7 @@ Prints a script that completes commands, worlds, algorithms, run folders and opt
   source <(worldloom completion zsh)       in ~/.zshrc
   worldloom completion fish | source       in ~/.config/fish/config.fish"""
 WITH_WORLD = ("train", "sweep", "bench", "envs")
-WITH_RUN = ("eval", "report", "export", "compare", "pushes", "serve", "runs")
+WITH_RUN = ("eval", "report", "export", "compare", "pushes", "serve", "runs", "studio")
 
 
 def command(argv: list[str]) -> int:

@@ -60,12 +60,12 @@ def command(argv: list[str]) -> int:
         """Print the address as JSON when it serves."""
 
     args = parse(Serve, argv, "worldloom serve", "serve a plant's policy over HTTP")
+    from worldloom.serving import serve  # first: it says what to install
     from worldloom.serving.connections import ConnectionLimits
     from worldloom.serving.controller import Limits
-    from worldloom.serving.serve import ServeConfig, run_server
     from worldloom.training.machine import use_compilation_cache
 
-    config = ServeConfig(
+    config = serve.ServeConfig(
         bundle=args.bundle,
         log=args.log or args.bundle.absolute().parent / "audit.jsonl",
         host=args.host,
@@ -93,7 +93,7 @@ def command(argv: list[str]) -> int:
     console.phase("loading", note=str(args.bundle))
     use_compilation_cache()
     try:
-        run_server(config, ready)
+        serve.run_server(config, ready)
     except RuntimeError as error:  # it ended by itself; whoever started it should know
         print(f"worldloom serve: {error}", file=sys.stderr, flush=True)
         return 1

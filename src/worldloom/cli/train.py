@@ -94,7 +94,8 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
         *tracking_hooks(flags.track, folder),
     ]
     hooks += [ProfileTrace()] if flags.profile else []
-    again = shlex.join(["worldloom", "train", "--resume", str(folder)])
+    torch = getattr(config.settings, "mode", None) == "torch_sequential"  # which cannot go on
+    again = None if torch else shlex.join(["worldloom", "train", "--resume", str(folder)])
     try:
         run = train(
             suite,
@@ -108,14 +109,15 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
     except KeyboardInterrupt:
         if not (folder / "config.json").exists():
             raise
-        print(f"stopped at once; go on from the last checkpoint: {again}", file=sys.stderr)
+        going_on = f"; go on from the last checkpoint: {again}" if again else ""
+        print(f"stopped at once{going_on}", file=sys.stderr)
         return 130
     if mesh.leads():
         _print_result(run, again, flags.json)
     return 130 if run.interrupted else 0
 
 
-def _print_result(run: Any, again: str, as_json: bool) -> None:
+def _print_result(run: Any, again: str | None, as_json: bool) -> None:
     timing, config, scores = run.timing(), run.config, run.evaluation
     if as_json:
         summary = {"run": str(run.folder)} | timing
@@ -133,12 +135,12 @@ def _print_result(run: Any, again: str, as_json: bool) -> None:
         if (run.folder / f"{name}.html").exists():
             shown[name] = run.folder / f"{name}.html"
     console.facts(f"{config.env}, {config.algo}, seed {config.seed}", shown)
-    if run.interrupted:
+    if run.interrupted and again:
         console.next_steps(["train", "--resume", run.folder])
         return
     page = [] if "report" in shown else [["report", run.folder]]
-    more = ["train", "--resume", run.folder, "--steps", 2 * run.steps]
-    console.next_steps(["eval", run.folder], *page, more)
+    more = [["train", "--resume", run.folder, "--steps", 2 * run.steps]] if again else []
+    console.next_steps(["eval", run.folder], *page, *more)
 
 
 # Help ------------------------------------------------------------------------------------------

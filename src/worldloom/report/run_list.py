@@ -1,4 +1,4 @@
-"""All runs of a folder: a row for each, their curves, and what a training adds as one looks on."""
+"""All runs and sweeps of a folder: a row for each, their curves, and what a training adds."""
 
 import json
 import re
@@ -13,24 +13,26 @@ from worldloom.report.run_page import thin
 from worldloom.report.runs import Row, Run, is_number, read_run
 from worldloom.training.folders import is_locked
 
-MARKS = ("config.json", "metrics.jsonl", "checkpoints")  # each of them makes a folder a run
-DEPTH = 3  # folders within folders, as sweeps have them
+USUAL = Path("runs")  # where they are written unless one says otherwise
+MARKS = ("config.json", "metrics.jsonl", "checkpoints", "sweep.json")  # each is enough for a row
+DATED = ("config.json", "metrics.jsonl", "eval.jsonl", "timing.json", "sweep.json")
+DEPTH = 3  # folders within folders
 POINTS = 400  # of a curve
 _SERVED = re.compile(r"[\w+-][\w.+-]*\.(html|gif|png|svg|mp4)")
 
 
 class RunList:
-    """The runs below a folder, by their path in it."""
+    """The runs and sweeps below a folder, by their path in it."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-        if not self.folder.is_dir():
+        if not self.folder.is_dir() and self.folder != USUAL:  # which the first run makes
             raise ValueError(f"{folder} is not a folder; name one that holds runs")
         self._rows: dict[Path, tuple[Any, Row]] = {}
 
     def paths(self) -> dict[str, Path]:
         """Every run folder, damaged ones too."""
-        found = _run_folders(self.folder, DEPTH)
+        found = _run_folders(self.folder, DEPTH) if self.folder.is_dir() else ()
         return {path.relative_to(self.folder).as_posix(): path for path in found}
 
     def path(self, name: str) -> Path:
@@ -125,8 +127,8 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
     if any((folder / name).exists() for name in MARKS):
         yield folder
     elif depth:
-        with suppress(OSError):
-            for child in sorted(folder.iterdir()):
+        for child in sorted(folder.iterdir()):
+            with suppress(OSError):  # one that may not be looked into does not hide the others
                 if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
                     yield from _run_folders(child, depth - 1)
 
@@ -147,7 +149,7 @@ def _changed(path: Path) -> tuple[int, int]:
 
 def _row(path: Path) -> Row:
     """What a table says of a run, as JSON."""
-    when = max((_changed(path / name)[0] for name in MARKS[:2]), default=0) / 1e9
+    when = max(_changed(path / name)[0] for name in DATED) / 1e9
     files = [f.name for f in _files(path) if _SERVED.fullmatch(f.name) and not f.is_symlink()]
     films = sorted((f for f in files if f.endswith(".gif")), key=lambda f: _changed(path / f))
     row = {
@@ -156,9 +158,14 @@ def _row(path: Path) -> Row:
         "film": f"{films[-1]}?v={_changed(path / films[-1])[0]}" if films else None,
     }
     try:
-        return row | _facts(read_run(path))
-    except (ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
-        return row | {"status": "damaged", "problem": one_line(error), "settings": {}}
+        is_sweep = (path / "sweep.json").is_file()
+        return row | (_sweep(path / "sweep.json") if is_sweep else _facts(read_run(path)))
+    except (TypeError, AttributeError):
+        problem = "its JSON holds something else"
+    except (ValueError, OverflowError, RecursionError, OSError) as error:
+        problem = one_line(error).partition("; ")[0]
+        problem = problem.replace(f"{path}/", "").removeprefix(f"{path} ")
+    return row | {"status": "damaged", "problem": problem, "settings": {}}
 
 
 def _facts(run: Run) -> Row:
@@ -179,6 +186,23 @@ def _facts(run: Run) -> Row:
         "problem": " ".join(sorted(set(run.unreadable))),
         "settings": settings,
         "trained": run.has_checkpoint,
+    }
+
+
+def _sweep(path: Path) -> Row:
+    result = json.loads(path.read_text(encoding="utf-8"))
+    config, points = result.get("config", {}), result.get("results", [])
+    means = [point["mean"] for point in points if is_number(point.get("mean"))]
+    return {
+        "env": str(config.get("env", "")),
+        "algo": str(config.get("algo", "")),
+        "steps": _finite(config.get("steps")),
+        "planned": None,
+        "score": max(means, default=None),
+        "status": "sweep",
+        "problem": "" if result.get("complete") else "cut short",
+        "settings": {name: shown(value) for name, value in flat(config).items()},
+        "points": len(points),
     }
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import resource
 import signal
 import socket
 import sys
@@ -94,6 +93,8 @@ def check(config: ServeConfig) -> None:
 
 def _allow_files(count: int) -> None:
     """Lets this process open so many files; a ValueError where the system does not."""
+    import resource  # which not every system has
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         try:

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 from worldloom.core.names import one_line
 from worldloom.serving.connections import ConnectionLimits
-from worldloom.serving.gate import GateRules
 from worldloom.serving.serve import address_of, listen, run_until_signal, settings, uvicorn
 from worldloom.training.suite import Session, Suite
 
@@ -136,7 +135,7 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
     from fastapi import FastAPI, Request
     from fastapi.responses import FileResponse, Response, StreamingResponse
 
-    from worldloom.serving.gate import Gate
+    from worldloom.serving.gate import Gate, GateRules
     from worldloom.serving.metrics import Metrics
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -161,11 +160,11 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
                 while not stopping():
                     try:
                         event = await asyncio.to_thread(next_event)
-                    except (ValueError, OSError) as error:
-                        yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
+                        news = ": nothing new" if event is None else f"data: {_compact(event)}"
+                    except Exception as error:  # of any kind: the browser would ask for ever
+                        yield f"event: problem\ndata: {json.dumps(one_line(error))}\n\n"
                         return
-                    quiet = event is None
-                    yield ": nothing new\n\n" if quiet else f"data: {_compact(event)}\n\n"
+                    yield f"{news}\n\n"
                     due = max(due + seconds, clock())  # what was late is not made up for
                     await asyncio.sleep(due - clock())
             finally:

@@ -7,6 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from worldloom.suites.plant import reactor
+from worldloom.suites.plant.studio import PlantSession
 
 IDLE = jnp.float32([0.0, 0.0])  # a jacket of 300 K, a feed of 100 L/min
 
@@ -78,3 +79,8 @@ def test_fouling_heats_it():
         for made in (env, clean)
     ]
     assert after[0] > after[1] + 0.5
+
+
+def test_the_studio_shows_set_points_of_loops_that_have_gains(env):
+    shown = [(loop["actuator"], loop["signal"]) for loop in PlantSession(env).describe()["loops"]]
+    assert shown == [("jacket_setpoint", "temperature"), ("jacket_setpoint", "wanted")]

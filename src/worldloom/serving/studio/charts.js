@@ -52,7 +52,8 @@ export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = []
   return {
     update(next, nextMarks = marks) {
       const same = next.length === shown.length && next.every((line, i) =>
-        line.label === shown[i].label && (line.x.length < 40) === (shown[i].x.length < 40));
+        line.label === shown[i].label && line.color === shown[i].color
+        && (line.x.length < 40) === (shown[i].x.length < 40));
       shown = next;
       marks = nextMarks;
       if (same) plot.setData(data());

@@ -1,5 +1,5 @@
 // A suite's tab: a run or a world to play in, and what the suite's own script makes of it.
-import {about, get, guarded, h, post} from "./studio.js";
+import {about, complain, get, guarded, h, post} from "./studio.js";
 import {lineChart} from "./charts.js";
 
 const loaded = new Map();
@@ -56,6 +56,11 @@ export function showPlay(main, suite, chosen) {
         if (!on || !facts.period) return;
         source = new EventSource(`${path}/stream`);
         source.onmessage = event => view.show(JSON.parse(event.data));
+        source.onerror = event => { // a stream that only broke off is opened again by the browser
+          if (event.target.readyState !== EventSource.CLOSED) return;
+          listen(false);
+          complain("this session has ended; start another");
+        };
         source.addEventListener("problem", event => {
           listen(false);
           guarded(() => { throw new Error(JSON.parse(event.data)); })();

@@ -5,6 +5,7 @@ import {lineChart} from "./charts.js";
 const REFRESH = 4000; // ms
 const when = seconds => new Date(seconds * 1000).toLocaleString([],
   {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23"});
+const drawable = row => row.status !== "damaged" && row.status !== "sweep";
 const file = (run, name) => "/files/" + `${run}/${name}`.split("/").map(encodeURIComponent).join("/")
   .replace("%3Fv%3D", "?v=");
 
@@ -15,7 +16,7 @@ export function matches(row, typed) {
     if (!sign) return [row.run, row.env, row.algo, row.suite, row.status].join(" ").includes(word);
     const own = name in row.settings ? row.settings[name] : row[name];
     if (own === undefined || own === null) return false;
-    const [left, right] = [own, value].map(x => Number(String(x).replaceAll(",", "")));
+    const [left, right] = [own, value].map(x => Number(String(x).replaceAll(",", "").replaceAll("−", "-")));
     return sign === "=" ? String(own) === value || left === right
       : sign === ">" ? left > right : left < right;
   });
@@ -60,17 +61,19 @@ export function showRuns(main) {
   const tick = guarded(async (run, on) => {
     if (on) {
       await load(run);
-      ticked.set(run, color());
+      if (gone) return;
+      if (!ticked.has(run)) ticked.set(run, color());
     } else ticked.delete(run);
     draw();
     table();
   });
 
   const tickShown = guarded(async () => {
-    for (const row of shown().filter(row => row.status !== "damaged").slice(0, 24)) {
+    for (const row of shown().filter(drawable).slice(0, 24)) {
       if (ticked.has(row.run)) continue;
       await load(row.run);
-      ticked.set(row.run, color());
+      if (gone) return;
+      if (!ticked.has(row.run)) ticked.set(row.run, color());
     }
     draw();
     table();
@@ -84,14 +87,16 @@ export function showRuns(main) {
     drawn = now;
     body.replaceChildren(...shown().map(row => {
       const box = h("input", {type: "checkbox", className: "swatch", checked: ticked.has(row.run),
-        disabled: row.status === "damaged", "aria-label": `curve of ${row.run}`,
+        disabled: !drawable(row), "aria-label": `curve of ${row.run}`,
         onchange: event => tick(row.run, event.target.checked)});
       if (ticked.has(row.run)) box.style.accentColor = ticked.get(row.run);
-      const damaged = row.status === "damaged";
+      const damaged = row.status === "damaged", name = row.run === "." ? row.name : row.run;
+      const page = row.pages.includes("sweep.html") && {href: file(row.run, "sweep.html"),
+        target: "_blank", rel: "noopener"};
       return h("tr", {className: row.run === open ? "open" : "", "data-run": row.run},
         h("td", {}, box),
-        h("td", {}, damaged ? row.run : h("button", {className: "name", onclick: () => show(row.run)},
-          row.run === "." ? row.name : row.run), damaged ? h("small", {}, row.problem) : null),
+        h("td", {}, drawable(row) ? h("button", {className: "name", onclick: () => show(row.run)}, name)
+          : page ? h("a", page, name) : name, drawable(row) ? null : h("small", {}, row.problem)),
         h("td", {className: "wide"}, row.env || "–"), h("td", {className: "wide"}, row.algo || "–"),
         h("td", {className: "n wide"}, damaged ? "–" : number(row.steps, 6)),
         h("td", {className: "n"}, number(row.score)),
@@ -172,7 +177,12 @@ export function showRuns(main) {
     source.onerror = () => { listen(null); }; // the next look at the table begins again
   }
 
+  let panel = "";
+
   function tell(row) {
+    const now = JSON.stringify(row);
+    if (now === panel) return; // as in the table
+    panel = now;
     const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
     const film = details.querySelector("img");
     const source = row.film ? file(row.run, row.film) : null;
@@ -204,15 +214,17 @@ export function showRuns(main) {
 
   const show = guarded(async run => {
     open = run;
+    listen(null);
     const row = rows.find(one => one.run === run);
     if (!row) {
-      listen(null);
+      panel = "";
       details.hidden = true;
       layout.classList.remove("with-details");
       return table();
     }
     tell(row);
     await tick(run, true);
+    if (gone || open !== run) return;
     listen(row);
   });
 
@@ -226,16 +238,17 @@ export function showRuns(main) {
       const streamed = source && row.run === open;
       if (ticked.has(row.run) && !streamed && row.steps !== before.get(row.run)) await load(row.run);
     }
+    if (gone) return;
     table();
     draw();
     const current = rows.find(row => row.run === open);
-    if (current && !source) { tell(current); listen(current); }
+    if (current && !source && curves.has(open)) { tell(current); listen(current); }
     document.body.dataset.ready = "runs";
   }
 
   const timer = setInterval(() => document.hidden || refresh().catch(complain), REFRESH);
   refresh().then(() => {
-    const first = rows.find(row => row.status === "running") || rows.find(row => Number.isFinite(row.score));
+    const first = rows.find(row => row.status === "running") || rows.find(row => drawable(row) && Number.isFinite(row.score));
     if (first && !gone) return first.status === "running" ? show(first.run) : tick(first.run, true);
   }).catch(complain);
   return () => {

@@ -42,7 +42,9 @@ class PlantSession:
             self.world, policy = plant_of(self.env), evaluator.to_policy(target.agents)
         plant, tuning = self.world.plant, TUNINGS["expert"].replace(noise=1e-3)
         fixed = [None if isinstance(loop.setpoint, str) else loop.setpoint for loop in plant.loops]
-        self._points = [i for i, point in enumerate(fixed) if point is not None]
+        gains = [(loop.proportional, loop.integral, loop.derivative) for loop in plant.loops]
+        # A loop without gains only holds its actuator: no set point changes anything.
+        self._points = [i for i, at in enumerate(fixed) if at is not None and any(gains[i])]
         self._usual = np.asarray([point or 0.0 for point in fixed], np.float32)
         self.controls = ["policy"] * (policy is not None) + ["loops"] * bool(fixed) + ["hand"]
         loops, params = loops_of(self.world), self.env.default_params()
