@@ -63,9 +63,7 @@ def export_bundle(
     settled = _settled(whole, *drawn, rows_of(constraints))
     out = jax.device_get(whole(*drawn))
     kinds = settled.reshape(-1, CASES)
-    tested = kinds.argmax(axis=0) * CASES + np.arange(
-        CASES
-    )  # one of a kind, or any settled one
+    tested = kinds.argmax(axis=0) * CASES + np.arange(CASES)  # one of a kind, or any settled one
     tested = np.where(kinds.any(axis=0), tested, settled.argmax())
     obs, memory, key, first = jax.tree.map(lambda x: x[tested], (*drawn, out))
     files = {
