@@ -5,7 +5,7 @@ python -m benchmarks.gallery --draw      its pictures and that of the safety fil
 """
 
 import json
-import re
+import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def page(scores: Mapping[str, str]) -> str:
     ]
     for suite, about in PAGES.items():
         parts.append(f"## {suite.capitalize()}\n\n[About the suite]({about}).")
-        parts += [entry(suite, name, scores.get(name, "")) for name in suites.names(suite)]
+        parts += [entry(suite, name, scores.get(name, "")) for name in suites.suite(suite).worlds]
     return "\n\n".join(parts) + "\n"
 
 
@@ -154,13 +154,41 @@ def plant_picture(name: str, env: PureEnv) -> str:
     ]
     label = f"{limited.replace('_', ' ')}, {plant.observation[signals[limited]].unit}"
     line = Series("scripted controller", clock.edges[:-1], values.tolist())
-    axes = {"x_label": f"time, {clock.unit}", "y_label": label, "references": references}
-    return still(line_chart([line], 480, height=260, **axes))
+    return still(line_chart([line], f"time, {clock.unit}", label, references=references), 480, 260)
 
 
-def still(chart: str) -> str:
-    """A chart without what a mouse finds in it, which an image on a page cannot show."""
-    return re.sub('(?s)<g class="at">.*?</g>', "", chart)
+def still(chart: Mapping[str, Any], width: int, height: int) -> str:
+    """A page's line chart as SVG, for an image that stands alone; without bands and shades."""
+    from worldloom.report import svg
+    from worldloom.report.axes import number, scale, tick_labels
+
+    spec = chart["spec"]
+    inks = [f"var({line['color']})" for line in spec["series"]]
+    legend, used = svg.legend([line["name"] for line in spec["series"]], inks, width)
+    top, bottom, left = used + 26, height - 44, 46
+    across = scale([x for line in spec["series"] for x in line["x"]], left, width - 12)
+    up = scale(spec["range"], bottom, top)
+    parts = [legend, svg.text(0, used + 14, spec["y_label"], dim=True)]
+    parts.append(svg.x_axis(across, top, bottom, spec["x_label"]))
+    for y, words in zip(map(float, up(up.ticks)), tick_labels(up.ticks), strict=True):
+        parts += [
+            svg.line(left, y, width - 12, y, 0.14),
+            svg.text(left - 6, y + 4, words, "end", True),
+        ]
+    for name, value in spec["references"]:
+        y = float(up(value))
+        parts.append(svg.line(left, y, width - 12, y, 0.6, ' stroke-dasharray="5 4"'))
+        parts.append(svg.text(width - 14, y - 5, f"{name} {number(value)}", "end"))
+    for line, ink in zip(spec["series"], inks, strict=True):
+        ys = up([math.nan if y is None else y for y in line["y"]])
+        points = zip(across(line["x"]), ys, strict=True)
+        runs = " ".join(f"{x:.1f},{y:.1f}" if math.isfinite(y) else "|" for x, y in points)
+        parts += [
+            f'<polyline points="{run.strip()}" fill="none" style="stroke:{ink}" stroke-width="2"/>'
+            for run in runs.split("|")
+            if run.strip()
+        ]
+    return svg.chart(parts, width, height, chart["title"])
 
 
 def filter_picture() -> str:
@@ -168,7 +196,6 @@ def filter_picture() -> str:
     import numpy as np
 
     import worldloom
-    from worldloom.report import svg
     from worldloom.report.plots import Series
     from worldloom.suites.plant import charts, episode
 
@@ -188,13 +215,10 @@ def filter_picture() -> str:
     for (name, ink), played in zip(episode.WAYS, both, strict=True):
         y = np.where(played.alive[:, chosen], played.obs[:, chosen, index], np.nan)
         label = {"bare": "policy alone", "filtered": "policy behind the filter"}[name]
-        lines.append(
-            Series(label, clock.edges[:-1], y[clock.starts].tolist(), color=svg.color(ink))
-        )
+        lines.append(Series(label, clock.edges[:-1], y[clock.starts].tolist(), color=ink))
     bound = next(limit.bound for limit in plant.limits if limit.name == "runaway")
-    size = {"width": 560, "height": 300}
     label, limit = "reactor temperature, K", [("limit", bound)]
-    return still(episode.over_time(lines, clock, both[1], chosen, label, limit, **size))
+    return still(episode.over_time(lines, clock, both[1], chosen, label, limit), 560, 300)
 
 
 def draw(images: Path) -> None:
@@ -203,7 +227,7 @@ def draw(images: Path) -> None:
 
     (images / "worlds").mkdir(parents=True, exist_ok=True)
     for suite in PAGES:
-        for name in suites.names(suite):
+        for name in suites.suite(suite).worlds:
             if name in PICTURES:
                 continue
             path = images / picture_name(suite, name)

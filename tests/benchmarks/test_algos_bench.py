@@ -7,6 +7,7 @@ import pytest
 from benchmarks import algos
 from benchmarks.pages import algos as page
 from worldloom import suites
+from worldloom.report import page as html
 from worldloom.training.config import make_config
 
 # Of rejax's settings, what ours are called; None: said in another way, or not ours to choose.
@@ -88,7 +89,7 @@ def runs(speed, scores):
 
 def test_the_page_shows_speeds_and_scores_of_what_was_measured():
     raw = {"td3": {"env": "Pendulum-v1", "ours_runs": runs(5000.0, [-150.0, -140.0])}, "sac": {}}
-    (section,) = page.sections(raw)
+    (section,) = [html.page("", [part]) for part in page.sections(raw)]
     assert "Worldloom" in section
     assert "5,000" in section
     assert "-150, -140" in section

@@ -18,7 +18,7 @@ def test_the_page_is_what_the_registry_says():
         "python -m benchmarks.gallery"
     )
     for suite in gallery.PAGES:
-        for name in suites.names(suite):
+        for name in suites.suite(suite).worlds:
             assert f"### {name}\n" in published
     for picture in re.findall(r"\((images/[^)]+)\)", published):
         assert (ROOT / "docs" / picture).is_file()

@@ -23,6 +23,7 @@ from worldloom import suites
 from worldloom.cli.bench import AGAINST_PEERS
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import from_columns
+from worldloom.report import page as html
 from worldloom.training.timer import Timing
 
 LEARNING = {
@@ -262,7 +263,7 @@ def test_the_filter_is_measured_and_attacked_on_every_plant(monkeypatch, tmp_pat
     assert set(raw["cost"]) == set(plant_safety.PLANTS)
     assert set(raw["attacks"]) == set(plant_safety.PLANTS) - {"accepted"}  # the shipped one again
     assert raw["attacks"]["reactor"]["bang_bang"]["cases"] == 1_000_000
-    assert "The safety filter" in "".join(plant_bench.sections(record.result["raw"]))
+    assert "The safety filter" in html.page("", plant_bench.sections(record.result["raw"]))
 
 
 def test_serving_tells_capacity_and_what_kills_cost(monkeypatch, tmp_path):
@@ -280,7 +281,7 @@ def test_serving_tells_capacity_and_what_kills_cost(monkeypatch, tmp_path):
     assert record.result["errors"] == {}
     raw = record.result["raw"]["serving"]
     assert (raw["errors"], raw["kills"], raw["lost_records"]) == (2, 20, 0)
-    assert "Serving" in "".join(plant_bench.sections(record.result["raw"]))
+    assert "Serving" in html.page("", plant_bench.sections(record.result["raw"]))
 
 
 # The command -------------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     assert result["raw"]["plants"][0]["algo"] == "mean action"
     assert row["loops"] > row["return"]
     assert {"return", "filtered", "violated_bare", "violated_filtered"} <= set(row)
-    page = "".join(plant_bench.sections(result["raw"]))
+    page = html.page("", plant_bench.sections(result["raw"]))
     for words in ("Steps of the plant", "Scores", "Plants and qualities"):
         assert words in page
 

@@ -13,6 +13,7 @@ from benchmarks.pages import robot as robot_bench
 from benchmarks.robot_players import PLAYERS
 from benchmarks.robot_stage import Process
 from worldloom.cli.bench import AGAINST_PEERS
+from worldloom.report import page as html
 from worldloom.training.timer import Timing
 
 PASSES = {"hidden": (8,), "unroll_length": 2, "num_epochs": 3, "num_minibatches": 4}
@@ -312,7 +313,8 @@ def test_the_page_shows_what_was_measured_and_nothing_else(fake_players, tmp_pat
     }
     ladder = [{"newtons": 16.0, "steps": 15, "survived": 0.75, "held": 0.0}]
     raw["learning"] = {"walk": walk, "stand": walk | {"ladder": ladder}}
-    physics, levels, brax, compile_, learning = robot_bench.sections(raw)
+    shown = [html.page("", [section]) for section in robot_bench.sections(raw)]
+    physics, levels, brax, compile_, learning = shown
     assert "mujoco.rollout, open loop" in physics
     assert "Brax PPO" in levels
     assert "steps/s, 512 robots" in levels

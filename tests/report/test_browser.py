@@ -133,6 +133,15 @@ def _local(url):
 LOOK = (Path(__file__).parent / "look.js").read_text()
 
 
+def wait_for(view, condition):
+    """Waits in the test: where it must wait, playwright would have the page evaluate text."""
+    for _ in range(600):
+        if view.evaluate(condition):
+            return
+        view.wait_for_timeout(100)
+    raise AssertionError(f"not within a minute: {condition}")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_is_whole_and_legible_on_any_screen(visit, pages, kind):
     view = visit(kind)
@@ -141,9 +150,10 @@ def test_a_page_is_whole_and_legible_on_any_screen(visit, pages, kind):
         view.set_viewport_size(viewport)
         for scheme in ("light", "dark"):
             view.emulate_media(color_scheme=scheme)
-            view.wait_for_function(
+            wait_for(
+                view,
                 "[...document.querySelectorAll('.plot')].every(box => box.clientWidth === "
-                "box.querySelector('.u-wrap').clientWidth)"
+                "box.querySelector('.u-wrap').clientWidth)",
             )
             seen = view.evaluate(LOOK)
             assert seen["outside"] == [], (kind, viewport, scheme)
@@ -241,9 +251,7 @@ def test_a_drag_zooms_and_the_legend_says_what_is_under_the_mouse(visit):
     plot.locator(".whole").wait_for(state="hidden")
     switch = plot.locator(".u-legend th[role=switch]").first
     switch.press("Enter")
-    view.wait_for_function(
-        "document.querySelector('.u-legend [role=switch]').getAttribute('aria-checked') === 'false'"
-    )
+    wait_for(view, "document.querySelector('.u-legend [aria-checked=false]') !== null")
     switch.press("Enter")
 
 

@@ -53,6 +53,14 @@ def _kit() -> tuple[Any, dict[str, tuple[Any, str]], dict[str, Any]]:
     return environment.get_template("page.html"), scripts, sheets
 
 
+def frame(part: Part, height: int = 420) -> str:
+    """A part of a page as an element of another one, such as the output of a notebook's cell."""
+    from markupsafe import escape
+
+    text = escape(page("", [part]))
+    return f'<iframe srcdoc="{text}" style="width:100%;height:{height}px;border:0"></iframe>'
+
+
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
