@@ -11,6 +11,18 @@ function fitCanvas(canvas) {
   canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
 }
 
+// Colours of the scene as the page has them now.
+function theme() {
+  const style = getComputedStyle(document.documentElement);
+  const color = name => {
+    const text = style.getPropertyValue(`--${name}`).trim();
+    const long = text.length === 4 ? `#${[...text.slice(1)].map(x => x + x).join("")}` : text;
+    return [1, 3, 5].map(i => parseInt(long.slice(i, i + 2), 16) / 255);
+  };
+  const names = ["sky", "tile", "other", "mark"];
+  return {...Object.fromEntries(names.map(name => [name, color(name)])), shadow: [...color("shadow"), 0.22]};
+}
+
 // Poses ------------------------------------------------------------------------------------------
 
 function rotationOf([w, x, y, z]) {

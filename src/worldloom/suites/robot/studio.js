@@ -27,17 +27,6 @@ export function mount(root, {about, send, reset, h}) {
       h("kbd", {}, "b"), " from the front, ", h("kbd", {}, "space"), " stop. Click the robot to poke it; ",
       "drag to look around, wheel to zoom."), note)));
 
-  function theme() {
-    const style = getComputedStyle(document.documentElement);
-    const color = name => {
-      const text = style.getPropertyValue(`--${name}`).trim();
-      const long = text.length === 4 ? `#${[...text.slice(1)].map(x => x + x).join("")}` : text;
-      return [1, 3, 5].map(i => parseInt(long.slice(i, i + 2), 16) / 255);
-    };
-    const of = Object.fromEntries(["sky", "tile", "other", "mark"].map(name => [name, color(name)]));
-    return {...of, shadow: [...color("shadow"), 0.22]};
-  }
-
   function setStage(plain) {
     const fresh = () => {
       canvas = h("canvas", {role: "img", "aria-label": "the robot"});
