@@ -29,6 +29,7 @@ COMMANDS = {
     "studio": "show all runs in the browser, and play in their worlds",
     "export": "write a trained policy as a bundle",
     "serve": "answer requests with an exported policy",
+    "connect": "let a served policy read and move a plant on a field bus",
     "audit": "verify and replay what a server wrote down",
     "bench": "measure speed here, or a suite against its peers",
     "doctor": "show versions, devices and caches, and check them",

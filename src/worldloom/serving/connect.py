@@ -1,0 +1,397 @@
+"""A plant on a field bus under a served policy: reads signals, asks the server, writes actuators.
+
+    server: http://127.0.0.1:8080     # `worldloom serve`; the token is in WORLDLOOM_TOKEN
+    plant: unit-3                     # its id there
+    bus: opc.tcp://10.0.0.7:4840      # or modbus://HOST:502/DEVICE
+    period: 1.0                       # seconds from one action to the next
+    stale_after: 5.0                  # seconds after which a signal is no longer believed
+    signals: {temperature: ns=2;s=TI101, level: ns=2;s=LI7}
+    actuators: {valve: ns=2;s=FC7.SP}
+    positions: {valve: ns=2;s=FC7.PV} # where actuators are; without it, what was written last
+    enable: ns=2;s=WL.Enable          # the operator's switch: true puts the policy in control
+    alive: ns=2;s=PLC.Beat            # changes as long as the plant's side is alive
+    heartbeat: ns=2;s=WL.Beat         # counted up with every action that is written
+    status: ns=2;s=WL.Status          # 0 the operator, 1 the policy, 2 an emergency action
+
+* **On record.** A signal that is old, of bad quality or lost is sent as null, and the server's
+  filter answers with the emergency action: what was written, and why, is in its log.
+* **Without the server** the emergency action that it named at the start is written, until it
+  answers again. Without the bus nothing can be written: the heartbeat stops, and the plant's own
+  watchdog has to act.
+* **Bumpless.** Where the operator switches the policy on (or `take_over` is given), it begins at
+  the positions that the actuators have, and a latched stop is lifted. Any other start goes on with
+  what the server remembers, a stop included.
+
+This is no safety instrumented function: it belongs below one.
+"""
+
+import asyncio
+import http.client
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from worldloom.core.names import listed, one_line, shown
+from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
+from worldloom.serving.field_bus import Bus, BusError, Reading, make_bus, parse_register
+
+MOST_VALUE = 2**15 - 1  # of the heartbeat, which may be a register of 16 bits
+
+
+class Status(IntEnum):
+    """Who decides what the actuators do."""
+
+    OPERATOR = 0
+    POLICY = 1
+    EMERGENCY = 2
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a connection file says: see the module."""
+
+    server: str
+    plant: str
+    bus: str
+    period: float
+    stale_after: float
+    signals: Mapping[str, str]
+    actuators: Mapping[str, str]
+    positions: Mapping[str, str] = field(default_factory=dict)
+    enable: str | None = None
+    alive: str | None = None
+    heartbeat: str | None = None
+    status: str | None = None
+
+    @property
+    def reads(self) -> list[str]:
+        """All places that are read in a step."""
+        more = [place for place in (self.enable, self.alive) if place]
+        return [*self.signals.values(), *self.positions.values(), *more]
+
+
+def read_connection(path: str | Path) -> Connection:
+    """The connection in a YAML file; a ValueError of one line if something is wrong with it."""
+    node = parse_yaml(read_text(path), str(path))
+    entries = node.entries(Connection.__dataclass_fields__)
+    required = ("server", "plant", "bus", "period", "stale_after", "signals", "actuators")
+    for name in required:
+        if name not in entries:
+            raise node.error(f"{name} is missing")
+    values: dict[str, Any] = {}
+    for name, entry in entries.items():
+        if name in ("signals", "actuators", "positions"):
+            values[name] = {key: _place(one, values["bus"]) for key, one in entry.entries().items()}
+            if not values[name]:
+                raise entry.error("nothing is listed")
+        elif name in ("period", "stale_after"):
+            values[name] = entry.number()
+            if not 0.001 <= values[name] <= 86_400.0:
+                raise entry.error(f"{shown(entry.value)}; it is a time in seconds, 0.001 to 86400")
+        elif name in ("server", "plant", "bus"):
+            values[name] = entry.text()
+        else:
+            values[name] = _place(entry, values["bus"])
+    strange = set(values.get("positions", ())) - set(values["actuators"])
+    if strange:
+        raise entries["positions"].error(f"{shown(min(strange))} is not one of the actuators")
+    if urlsplit(values["server"]).scheme != "http":
+        raise entries["server"].error(f"{shown(values['server'])}; write http://HOST:PORT")
+    return Connection(**values)
+
+
+def _place(node: Node, bus: str) -> str:
+    place = node.text()
+    if bus.startswith("modbus:"):
+        try:
+            parse_register(place)
+        except ValueError as error:
+            raise node.error(str(error)) from None
+    return place
+
+
+class NoAnswer(Exception):
+    """The server is not there, is late, or refuses."""
+
+
+class Server:
+    """A client of `worldloom serve`, over one connection that is kept."""
+
+    def __init__(self, url: str, token: str | None, timeout: float):
+        parts = urlsplit(url)
+        host = parts.hostname or "127.0.0.1"
+        self._http = http.client.HTTPConnection(host, parts.port or 80, timeout=timeout)
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def ask(self, path: str, content: Any = None, key: str | None = None) -> dict[str, Any]:
+        """The answer to a GET, or to a POST of JSON.
+
+        With an idempotency key it is asked again where the connection breaks: the server carries
+        it out once.
+        """
+        for attempt in range(2):
+            try:
+                return self._once(path, content, key)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self._http.close()  # an answer that comes now belongs to nobody
+                late = isinstance(error, TimeoutError)
+                if attempt or late or (content is not None and key is None):
+                    reason = "no answer in time" if late else str(error) or type(error).__name__
+                    raise NoAnswer(one_line(f"the server: {reason}", 200)) from None
+        raise AssertionError
+
+    def _once(self, path: str, content: Any, key: str | None) -> dict[str, Any]:
+        headers = self._headers | ({"Idempotency-Key": key} if key else {})
+        method, body = ("GET", None) if content is None else ("POST", json.dumps(content))
+        self._http.request(method, path, body, headers)
+        response = self._http.getresponse()
+        text = response.read()
+        if response.status != 200:
+            detail = text[:150].decode("utf-8", "replace")
+            raise NoAnswer(one_line(f"{path} answers {response.status}: {detail}", 250))
+        return json.loads(text)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class Connector:
+    """Steps a plant: see the module. `say` is told, in a line, whatever changes."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        bus: Bus,
+        server: Server,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.connection, self.bus, self.server, self.say = connection, bus, server, say
+        self.counts: Counter[str] = Counter()  # steps by what came of them
+        self.state: Status | None = None
+        self._clock, self._open, self._beats = clock, False, 0
+        self._session, self._number = secrets.token_hex(4), 0  # for idempotency keys
+        self._emergency: dict[str, float] = {}
+        self._written: dict[str, float] = {}
+        self._alive: tuple[float | None, float] = (None, clock())  # last value, when it changed
+        self._hand_over = False  # whether the policy begins anew, where the actuators are
+        self._said: str | None = None
+
+    async def check(self) -> list[tuple[str, str, str]]:
+        """Compares file, server and bus, and writes nothing: (name, place, what is there) each.
+
+        A ValueError where the file does not fit the policy; `NoAnswer` and `BusError` where
+        somebody is not there.
+        """
+        policy = await asyncio.to_thread(self.server.ask, "/policy")
+        for kind, places in (
+            ("observation", self.connection.signals),
+            ("action", self.connection.actuators),
+        ):
+            expected = {signal["name"] for signal in policy["signals"][kind]}
+            for names, text in (
+                (expected - set(places), "has no place"),
+                (set(places) - expected, "is not known to the policy"),
+            ):
+                if names:
+                    raise ValueError(f"{kind}: {listed(sorted(names), 120)} {text}")
+        self._emergency = policy["emergency_action"]
+        if not self._open:
+            await self.bus.open()
+            self._open = True
+        connection = self.connection
+        roles = {
+            **connection.signals,
+            **{f"{name} (written)": place for name, place in connection.actuators.items()},
+            **{f"{name} (position)": place for name, place in connection.positions.items()},
+        }
+        for name in ("enable", "alive", "heartbeat", "status"):
+            if getattr(connection, name):
+                roles[name] = getattr(connection, name)
+        readings = await self.bus.read(list(roles.values()))
+        return [
+            (name, place, "bad or missing" if reading.value is None else f"{reading.value:g}")
+            for (name, place), reading in zip(roles.items(), readings, strict=True)
+        ]
+
+    async def run(self, stop: asyncio.Event, *, take_over: bool = False) -> None:
+        """Steps once a period until `stop` is set; `check` comes first."""
+        self._hand_over = take_over
+        start, number = self._clock(), 0
+        while not stop.is_set():
+            await self.step()
+            # By the clock, not by pauses: steps that were missed are left out, not made up for.
+            period = self.connection.period
+            number = max(number + 1, int((self._clock() - start) / period) + 1)
+            pause = start + number * period - self._clock()
+            try:
+                await asyncio.wait_for(stop.wait(), max(pause, 0.0))
+            except TimeoutError:
+                continue
+
+    async def step(self) -> None:
+        """Reads, asks and writes once; whatever goes wrong is counted and said."""
+        try:
+            if not self._open:
+                await self.bus.open()
+                self._open = True
+            await self._step()
+        except BusError as error:
+            self.counts["no bus"] += 1
+            self._tell(f"nothing can be read or written: {error}")
+            if self._open:
+                self._open = False
+                try:
+                    await self.bus.close()
+                except BusError:
+                    return  # it is gone already
+
+    async def _step(self) -> None:
+        connection = self.connection
+        places = connection.reads
+        found = dict(zip(places, await self.bus.read(places), strict=True))
+        if connection.enable and not found[connection.enable].value:  # bad counts as off
+            self._hand_over, self._written = True, {}
+            await self._become(Status.OPERATOR, "the operator has control")
+            return
+        obs, doubt = self._observe(found)
+        positions = await self._positions(found)
+        if self._hand_over and not await self._take_over(positions):
+            return
+        try:
+            action, state, reason = await self._ask(obs, positions)
+        except NoAnswer as error:
+            action, state, reason = self._emergency, Status.EMERGENCY, str(error)
+        await self.bus.write({connection.actuators[name]: x for name, x in action.items()})
+        self._written = dict(action)
+        emergency = state is Status.EMERGENCY
+        text = f"an emergency action: {doubt or reason}" if emergency else "the policy has control"
+        await self._become(state, text)
+
+    async def _take_over(self, positions: dict[str, float] | None) -> bool:
+        """Tells the server where the policy begins; nothing is moved before it knows."""
+        try:
+            if positions is None:
+                raise NoAnswer("where the actuators are cannot be read")
+            start = {"plant": self.connection.plant, "previous": positions}
+            await asyncio.to_thread(self.server.ask, "/reset", start)
+        except NoAnswer as error:
+            await self._become(Status.OPERATOR, f"the policy cannot take over: {error}")
+            return False
+        self._hand_over = False
+        return True
+
+    def _observe(self, found: Mapping[str, Reading]) -> tuple[dict[str, float | None], str | None]:
+        """Observations by name, None where one is not to be believed, and why."""
+        connection, now = self.connection, self._clock()
+        silent = False
+        if connection.alive:
+            beat = found[connection.alive].value
+            if beat is not None and beat != self._alive[0]:
+                self._alive = (beat, now)
+            silent = now - self._alive[1] > connection.stale_after
+        obs: dict[str, float | None] = {}
+        lost = []
+        for name, place in connection.signals.items():
+            reading = found[place]
+            fresh = reading.value is not None and reading.age <= connection.stale_after
+            obs[name] = reading.value if fresh and not silent else None
+            if obs[name] is None:
+                lost.append(name)
+        if silent:
+            return obs, f"the plant's side is silent ({connection.alive})"
+        return obs, f"no fresh value of {listed(lost, 100)}" if lost else None
+
+    async def _positions(self, found: Mapping[str, Reading]) -> dict[str, float] | None:
+        """Where the actuators are; None where somebody does not say."""
+        connection = self.connection
+        positions = dict(self._written)
+        if missing := [n for n in connection.actuators if n not in positions]:
+            places = [connection.actuators[name] for name in missing]
+            readings = await self.bus.read(places)
+            found_now = zip(missing, readings, strict=True)
+            positions |= {n: r.value for n, r in found_now if r.value is not None}
+        for name, place in connection.positions.items():
+            value = found[place].value
+            if value is not None:
+                positions[name] = value
+        return positions if len(positions) == len(connection.actuators) else None
+
+    async def _ask(
+        self, obs: Mapping[str, float | None], positions: Mapping[str, float] | None
+    ) -> tuple[dict[str, float], Status, str | None]:
+        content: dict[str, Any] = {"plant": self.connection.plant, "observation": obs}
+        if positions is not None:
+            content["previous"] = positions
+        self._number += 1
+        key = f"{self._session}-{self._number}"
+        answer = await asyncio.to_thread(self.server.ask, "/act", content, key)
+        if answer["emergency"]:
+            reason = "the filter stopped it" if answer["stopped"] else answer["reason"]
+            return answer["action"], Status.EMERGENCY, reason or "an observation is missing"
+        return answer["action"], Status.POLICY, None
+
+    async def _become(self, state: Status, text: str) -> None:
+        """Counts a step, says what is new, and shows it on the bus."""
+        self.counts[state.name.lower()] += 1
+        self.state = state
+        self._tell(text)
+        connection, values = self.connection, {}
+        if connection.status:
+            values[connection.status] = float(state)
+        if connection.heartbeat and state is not Status.OPERATOR:
+            self._beats = (self._beats + 1) % MOST_VALUE
+            values[connection.heartbeat] = float(self._beats)
+        if values:
+            await self.bus.write(values)
+
+    def _tell(self, text: str) -> None:
+        """Says what is new, once."""
+        if text != self._said:
+            self._said = text
+            self.say(text)
+
+
+async def connect(
+    connection: Connection,
+    token: str | None,
+    say: Callable[[str], None],
+    stop: asyncio.Event,
+    *,
+    take_over: bool = False,
+) -> Counter[str]:
+    """Controls a plant until `stop` is set; steps by what came of them."""
+    connector = make_connector(connection, token, say)
+    try:
+        await connector.check()
+        await connector.run(stop, take_over=take_over)
+    finally:
+        await close(connector)
+    return connector.counts
+
+
+def make_connector(
+    connection: Connection, token: str | None, say: Callable[[str], None]
+) -> Connector:
+    """A connector of a file's bus and server; each has half a period to answer."""
+    wait = max(connection.period / 2, 0.05)
+    bus = make_bus(connection.bus, max(wait, 1.0))
+    return Connector(connection, bus, Server(connection.server, token, wait), say)
+
+
+async def close(connector: Connector) -> None:
+    """Leaves bus and server; a bus that is gone is left all the same."""
+    connector.server.close()
+    try:
+        await connector.bus.close()
+    except BusError:
+        return
