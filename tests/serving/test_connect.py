@@ -1,4 +1,4 @@
-"""A plant on a field bus: what is read, asked and written, and what happens when somebody is gone."""
+"""A plant on a field bus: what is read, asked and written, also when somebody is gone."""
 
 import asyncio
 import json
@@ -276,7 +276,7 @@ def test_an_unknown_bus_is_refused():
         make_bus("canopen://127.0.0.1", 1.0)
 
 
-# Real buses ----------------------------------------------------------------------------------------
+# Real buses --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -348,8 +348,11 @@ def test_a_plant_on_opc_ua(at_server, log):
 def test_a_plant_on_modbus(at_server, log):
     pytest.importorskip("pymodbus", reason="the extra bus brings it")
     from pymodbus.client import AsyncModbusTcpClient
-    from pymodbus.datastore import ModbusDeviceContext, ModbusSequentialDataBlock
-    from pymodbus.datastore import ModbusServerContext
+    from pymodbus.datastore import (
+        ModbusDeviceContext,
+        ModbusSequentialDataBlock,
+        ModbusServerContext,
+    )
     from pymodbus.server import ModbusTcpServer
 
     async def run():
