@@ -80,16 +80,20 @@ def linked(served, log):
     from serving.conftest import TOKEN
 
     address, _ = served(log=log)
+    servers = []
 
     def link(bus, **changes):
         said = []
         server = Server(f"http://{address[0]}:{address[1]}", TOKEN, 60.0)
+        servers.append(server)
         clock = Clock()
         connector = Connector(replace(CONNECTION, **changes), bus, server, said.append, clock)
         asyncio.run(connector.check())
         return connector, said, clock
 
-    return link
+    yield link
+    for server in servers:
+        server.close()
 
 
 def steps(connector, count=1):
@@ -284,11 +288,17 @@ def at_server(served, log):
     from serving.conftest import TOKEN
 
     address, _ = served(log=log)
-    return lambda **changes: make_connector(
-        replace(CONNECTION, server=f"http://{address[0]}:{address[1]}", period=120.0, **changes),
-        TOKEN,
-        lambda text: None,
-    )
+    made = []
+
+    def make(**changes):
+        url = f"http://{address[0]}:{address[1]}"
+        connection = replace(CONNECTION, server=url, period=120.0, **changes)
+        made.append(make_connector(connection, TOKEN, lambda text: None))
+        return made[-1]
+
+    yield make
+    for connector in made:
+        connector.server.close()
 
 
 @pytest.mark.slow
@@ -334,12 +344,14 @@ def test_a_plant_on_opc_ua(at_server, log):
 
     first, second, third, counts = asyncio.run(run())
     act, emergency = records(log, "act")
-    assert first[:2] == pytest.approx(
-        [50.0 * (act["action"][0] + 1), 500.0 + 500.0 * (act["action"][1] + 1)], rel=1e-6
-    )
-    assert first[2:] == [1, 1]
+    for record, (valve, pump, beat, status), expected in (
+        (act, first, [1, Status.POLICY]),
+        (emergency, second, [2, Status.EMERGENCY]),
+    ):
+        shares = [valve / 50.0 - 1.0, (pump - 500.0) / 500.0 - 1.0]
+        assert shares == pytest.approx(record["action"], abs=1e-6)
+        assert [beat, status] == expected
     assert emergency["report"]["emergency"]
-    assert second == pytest.approx([50.0, 750.0, 2, 2])
     assert third == 0
     assert counts == {"policy": 1, "emergency": 1, "operator": 1, "no bus": 1}
 
