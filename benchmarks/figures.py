@@ -95,17 +95,20 @@ def markdown(suite: str, result: dict[str, Any]) -> str:
 
 
 def modes_markdown(result: dict[str, Any]) -> str:
-    """The rows of a `worldloom bench modes` as a Markdown table: milliseconds of an epoch."""
-    heads = {"mode": "mode", "num_agents": "agents", "speedup": "speed-up"}
+    """The rows of a `worldloom bench modes` as a Markdown table: epochs, and their parts in ms."""
+    heads = {"num_agents": "agents", "mode": "mode"}
+    heads |= {"epochs_per_second": "epochs/s", "speedup": "speed-up"}
     heads |= {f"{part}_ms": f"{part}, ms" for part in result["parts"]}
     heads |= {"compile_seconds": "compile, s", "memory_mb": "memory, MB"}
     rows = [" | ".join(heads.values()), "|".join(["---"] * len(heads))]
     for row in result["rows"]:
         cells = [row.get(name) for name in heads]
         rows.append(" | ".join(three_figures(x) if isinstance(x, float) else str(x) for x in cells))
-    machine = result["machine"]
-    end = f"{machine['cpu']}, {machine['cores']} cores; `{result['command']}`."
     notes = [f"- {note}" for note in result["notes"]]
+    notes += [f"- {section} failed: {error}" for section, error in result["errors"].items()]
+    machine, versions = result["machine"], result["versions"]
+    named = "".join(f", {n} {versions[n]}" for n in ("python", "jax", "torch") if n in versions)
+    end = f"{machine['cpu']}, {machine['cores']} cores{named}; `{result['command']}`."
     return "\n".join([f"| {row} |" for row in rows] + ["", *notes, "", end]).replace("None", "-")
 
 
@@ -234,7 +237,7 @@ def main(root: Path = Path(".")) -> int:
     tables["headlines"] = headlines(results)
     if results.get("robot", {}).get("raw", {}).keys() >= {"levels", "compile"}:
         tables["levels"] = levels_markdown(results["robot"])
-    modes = folder / "modes/compare.json"
+    modes = folder / "modes.json"
     if modes.is_file():
         tables["modes"] = modes_markdown(json.loads(modes.read_text()))
     faults = folder / "faults.json"

@@ -55,6 +55,7 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
         "README.md",
         "docs/benchmarks.md",
         "docs/command-line.md",
+        "docs/grid.md",
         "docs/plant.md",
         "docs/robot.md",
     ):
@@ -68,17 +69,23 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
 
 
 def test_modes_are_shown_with_their_parts():
-    row = {"mode": "jax_fused", "num_agents": 4, "speedup": 2.514, "epoch_ms": 1234.5}
+    row = {"mode": "jax_fused", "num_agents": 4, "epochs_per_second": 0.8101}
+    row |= {"speedup": 2.514, "epoch_ms": 1234.5}
     result = {
         "parts": {"epoch": "a whole epoch"},
         "rows": [row | {"compile_seconds": 3.0}],
         "notes": ["Figures are medians."],
+        "errors": {"8 agents": "out of memory"},
         "machine": {"cpu": "a processor", "cores": 2},
+        "versions": {"python": "3.11.7", "jax": "0.10.2"},
         "command": "worldloom bench modes",
     }
     marks = "<!-- figures:modes -->\n{}<!-- /figures:modes -->"
     text = figures.fill(marks.format("old\n"), "modes", figures.modes_markdown(result))
-    assert "| mode | agents | speed-up | epoch, ms | compile, s | memory, MB |" in text
-    assert "| jax_fused | 4 | 2.51 | 1,230 | 3 | - |" in text
+    heads = "agents | mode | epochs/s | speed-up | epoch, ms | compile, s | memory, MB"
+    assert f"| {heads} |\n|---|" in text
+    assert "| 4 | jax_fused | 0.81 | 2.51 | 1,230 | 3 | - |" in text
     assert "- Figures are medians." in text
+    assert "- 8 agents failed: out of memory" in text
+    assert "a processor, 2 cores, python 3.11.7, jax 0.10.2; `worldloom bench modes`." in text
     assert "old" not in text
