@@ -73,7 +73,7 @@ def test_onnxruntime_answers_as_the_bundle_does_in_any_batch(exported, usual):
     assert acted > 3  # or the loops would have had nothing to do
 
 
-# What is compared -----------------------------------------------------------------------------------
+# What is compared --------------------------------------------------------------------------------
 
 
 COUNT, NUDGED = 200, 7
