@@ -163,7 +163,7 @@ def faults_markdown(result: Mapping[str, Any]) -> str:
         for (what, (counts, name, how)), count in zip(attacks.items(), wrong, strict=True)
     ]
     heads = ["| attack | how many | what went wrong |", "|---|---|---|"]
-    return "\n".join([*heads, *rows, "", f"{when(result)}."])
+    return "\n".join([*heads, *rows, "", f"Measured {when(result)}."])
 
 
 def scores_markdown(result: Mapping[str, Any]) -> str:
