@@ -55,19 +55,17 @@ def to_onnx(
     """
     from worldloom.serving.onnx_convert import build
 
-    row, expected = (
-        control_row(policy.replace(noise=0.0), constraints),
-        _named(program(obs, memory)),
-    )
+    row = control_row(policy.replace(noise=0.0), constraints)
+    names = list(_named(program(obs, memory)))
 
     def run(obs: Array, *remembered: Array) -> tuple[Array, ...]:
         memory = dict(zip(MEMORY, remembered, strict=True))
         out = row(obs, memory, jnp.zeros(KEY_WORDS, jnp.uint32))
         named = _named(jax.tree.map(lambda x: x[None], out))
-        return tuple(named[name][0] for name in expected)
+        return tuple(named[name][0] for name in names)
 
     try:
-        model = build(run, _inputs(obs, memory), list(expected), OPSET)
+        model = build(run, _inputs(obs, memory), names, OPSET)
     except ValueError as error:
         text = " ".join(str(error).split())[:100]
         raise ValueError(
