@@ -73,6 +73,9 @@ HEADLINES = {
 }
 
 
+FILTER_LOSS = 0.05  # of the return, where a controller crosses no hard limit
+
+
 def three_figures(value: float) -> str:
     """1475.04 as 1,480."""
     return f"{float(f'{value:.3g}'):,g}"
@@ -89,23 +92,42 @@ def markdown(suite: str, result: dict[str, Any]) -> str:
     rows += [
         "",
         f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, "
-        f"jax {versions['jax']}, {against(suite, result)}; `{result['command']}`.",
+        f"jax {versions['jax']}, {against(suite, result)}; `{result['command']}`; {when(result)}.",
     ]
     return "\n".join(rows)
 
 
+def when(result: Mapping[str, Any], only: str | None = None) -> str:
+    """The day and, where it is known, the commit of each section of a result, or of one of them."""
+    days: dict[str, list[str]] = {}
+    origins = {name: {"date": result["date"]} for name in result.get("sections", ())}
+    origins |= result.get("measured") or {}
+    for name, facts in origins.items():
+        if only in origins and name != only:
+            continue
+        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}", r"\1", facts.get("commit") or "")
+        days.setdefault(facts["date"][:10] + f" at {commit}" * bool(commit), []).append(name)
+    if len(days) < 2:
+        return next(iter(days), result["date"][:10])
+    return "; ".join(f"{', '.join(names)}: {day}" for day, names in days.items())
+
+
 def modes_markdown(result: dict[str, Any]) -> str:
-    """The rows of a `worldloom bench modes` as a Markdown table: milliseconds of an epoch."""
-    heads = {"mode": "mode", "num_agents": "agents", "speedup": "speed-up"}
+    """The rows of a `worldloom bench modes` as a Markdown table: epochs, and their parts in ms."""
+    heads = {"num_agents": "agents", "mode": "mode"}
+    heads |= {"epochs_per_second": "epochs/s", "speedup": "speed-up"}
     heads |= {f"{part}_ms": f"{part}, ms" for part in result["parts"]}
     heads |= {"compile_seconds": "compile, s", "memory_mb": "memory, MB"}
     rows = [" | ".join(heads.values()), "|".join(["---"] * len(heads))]
     for row in result["rows"]:
         cells = [row.get(name) for name in heads]
         rows.append(" | ".join(three_figures(x) if isinstance(x, float) else str(x) for x in cells))
-    machine = result["machine"]
-    end = f"{machine['cpu']}, {machine['cores']} cores; `{result['command']}`."
     notes = [f"- {note}" for note in result["notes"]]
+    notes += [f"- {section} failed: {error}" for section, error in result["errors"].items()]
+    machine, versions = result["machine"], result["versions"]
+    named = "".join(f", {n} {versions[n]}" for n in ("python", "jax", "torch") if n in versions)
+    end = f"{machine['cpu']}, {machine['cores']} cores{named}; `{result['command']}`; "
+    end += f"{when(result)}."
     return "\n".join([f"| {row} |" for row in rows] + ["", *notes, "", end]).replace("None", "-")
 
 
@@ -140,7 +162,60 @@ def faults_markdown(result: Mapping[str, Any]) -> str:
         f"| {what} | {counts[name]:,} | {count} {how} |"
         for (what, (counts, name, how)), count in zip(attacks.items(), wrong, strict=True)
     ]
-    return "\n".join(["| attack | how many | what went wrong |", "|---|---|---|", *rows])
+    heads = ["| attack | how many | what went wrong |", "|---|---|---|"]
+    return "\n".join([*heads, *rows, "", f"Measured {when(result)}."])
+
+
+def scores_markdown(result: Mapping[str, Any]) -> str:
+    """Normalised scores on released data: of what learns, of what learns nothing, published."""
+
+    def cell(mean: float | None, std: float | None) -> str:
+        return "-" if mean is None else f"{mean:.1f}" + ("" if std is None else f" ± {std:.1f}")
+
+    heads = ("data", "controller", "score", "published", "how it was chosen")
+    rows = [f"| {' | '.join(heads)} |", "|---|---|---|---|---|"]
+    rows += [
+        f"| {row['dataset']} | {row['algo']} | {cell(row['mean'], row.get('std'))} | "
+        f"{cell(row.get('published'), row.get('published_std'))} | {row['how']} |"
+        for row in result["raw"]["scores"]
+    ]
+    best = {
+        name: max(table.items(), key=lambda entry: entry[1][0])
+        for name, table in result["raw"]["published_scores"].items()
+    }
+    peers = [f"{name} {algo} {mean:g} ± {std:g}" for name, (algo, (mean, std)) in best.items()]
+    return "\n".join(
+        [*rows, "", f"The best published: {', '.join(peers)}. Measured {when(result, 'scores')}."]
+    )
+
+
+def plants_markdown(result: Mapping[str, Any]) -> str:
+    """Mean returns on our own plants, and what their filters changed."""
+    table: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in result["raw"]["plants"]:
+        table.setdefault((row["plant"], row["quality"]), {})[row["algo"]] = row
+    algos = list(dict.fromkeys(row["algo"] for row in result["raw"]["plants"]))
+    heads = ["plant", "data", "logged", "control loops", *algos]
+    heads += [f"{algo}, filtered" for algo in algos]
+    rows = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for (plant, quality), entries in table.items():
+        one = next(iter(entries.values()))
+        values = [one["data"], one["loops"]]
+        for way in ("return", "filtered"):
+            values += [entries[algo][way] if algo in entries else None for algo in algos]
+        cells = ["-" if x is None else three_figures(x) for x in values]
+        rows.append(f"| {plant} | {quality} | {' | '.join(cells)} |")
+    every = result["raw"]["plants"]
+    crossed = [row for row in every if row["violated_filtered"] > row["violated_bare"]]
+    safe = [row for row in every if row["violated_bare"] == 0.0]
+    costly = [r for r in safe if r["filtered"] < r["return"] - FILTER_LOSS * abs(r["return"])]
+    rows += [
+        "",
+        f"Of {len(every)} controllers, {len(crossed)} cross hard limits in more steps behind the "
+        f"filter; of the {len(safe)} that cross none without it, {len(costly)} lose more than "
+        f"{FILTER_LOSS:.0%} of their return to it. Measured {when(result, 'plants')}.",
+    ]
+    return "\n".join(rows)
 
 
 def against(suite: str, result: dict[str, Any]) -> str:
@@ -234,7 +309,13 @@ def main(root: Path = Path(".")) -> int:
     tables["headlines"] = headlines(results)
     if results.get("robot", {}).get("raw", {}).keys() >= {"levels", "compile"}:
         tables["levels"] = levels_markdown(results["robot"])
-    modes = folder / "modes/compare.json"
+    plant = results.get("plant", {}).get("raw", {})
+    # Rows without references beside what learns are of an earlier rule of choice.
+    if all("how" in row for row in plant.get("scores") or [{}]):
+        tables["scores"] = scores_markdown(results["plant"])
+    if all("loops" in row for row in plant.get("plants") or [{}]):
+        tables["plants"] = plants_markdown(results["plant"])
+    modes = folder / "modes.json"
     if modes.is_file():
         tables["modes"] = modes_markdown(json.loads(modes.read_text()))
     faults = folder / "faults.json"

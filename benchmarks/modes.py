@@ -57,7 +57,7 @@ class Compare:
     memory: bool = True
     """Also measure memory, in a fresh process for each mode and number of agents."""
     out: Path | None = None
-    """Folder for compare.json and compare.html; runs/compare-<time> if not given."""
+    """Folder for compare.json and compare.html (runs/compare-<time> if not given), or FILE.json."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -70,11 +70,12 @@ def command(argv: Sequence[str]) -> int:
     args = parse(Compare, argv, "worldloom bench modes", about)
     line = shlex.join(["worldloom", "bench", "modes", *argv])
     out = args.out or new_folder(Path("runs"), "compare")
-    if (out / "compare.json").exists():
+    path = out if out.suffix == ".json" else out / "compare.json"
+    if path.exists():
         raise ValueError(f"{out} already holds a comparison; choose another --out")
     if len(args.target) != 1 or (Path(*args.target) / "config.json").exists():
-        return _recorded(args, line, out)
-    return _measured(args, line, out)
+        return _recorded(args, line, path)
+    return _measured(args, line, path)
 
 
 # Modes, measured now -----------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def base_config(args: Compare) -> TrainConfig:
     return quick(config) if args.quick else config
 
 
-def _measured(args: Compare, line: str, out: Path) -> int:
+def _measured(args: Compare, line: str, path: Path) -> int:
     base = base_config(args)
     if not args.agents or min(args.agents) < 1:
         raise ValueError(f"--agents {args.agents}: give numbers of at least 1")
@@ -114,7 +115,7 @@ def _measured(args: Compare, line: str, out: Path) -> int:
     # Every world is made once before anything is measured: bad options end the command here.
     order = {n: make_env(next(iter(c.values()))).spec.turn_order for n, c in work.items()}
     record = Record(
-        out / "compare.json",
+        path,
         kind="compare",
         command=line,
         quick=args.quick,
@@ -147,7 +148,7 @@ def _measured(args: Compare, line: str, out: Path) -> int:
 
             record.section(f"{count} agent{'s' * (count > 1)}", measure)
     code = record.finish()
-    return _show(record, args.json, code)
+    return _show(record, args, code)
 
 
 def _notes(base: TrainConfig, modes: list[Mode], midpoints: bool, memory: bool) -> list[str]:
@@ -172,18 +173,18 @@ def _notes(base: TrainConfig, modes: list[Mode], midpoints: bool, memory: bool) 
 # Runs, as they were recorded ---------------------------------------------------------------------
 
 
-def _recorded(args: Compare, line: str, out: Path) -> int:
+def _recorded(args: Compare, line: str, path: Path) -> int:
     folders = [Path(name) for name in args.target]
     rows = compare_runs(folders)
     record = Record(
-        out / "compare.json",
+        path,
         kind="compare-runs",
         command=line,
         task={"env": "recorded runs", "runs": len(rows), "steps": rows[0]["steps"]},
         notes=["Figures are those that the runs recorded, on the machines they ran on."],
         rows=rows,
     )
-    return _show(record, args.json, record.finish())
+    return _show(record, args, record.finish())
 
 
 # What the tables show, and how it is headed; two of them, each narrow enough for a terminal.
@@ -208,10 +209,12 @@ TABLES = {
 }
 
 
-def _show(record: Record, as_json: bool, code: int) -> int:
-    page = record.path.with_suffix(".html")
-    write_comparison(plain(record.result), page)
-    if as_json:
+def _show(record: Record, args: Compare, code: int) -> int:
+    written = [record.path]
+    if record.path != args.out:  # a folder was asked for, or nothing
+        page = record.path.with_suffix(".html")
+        written.append(write_comparison(plain(record.result), page))
+    if args.json:
         print(json.dumps(plain(record.result), indent=2))
         return code
     rows = record.result["rows"]
@@ -227,7 +230,7 @@ def _show(record: Record, as_json: bool, code: int) -> int:
         print(f"- {text}")
     for section, error in record.result["errors"].items():
         print(f"- {section} failed: {error}")
-    print(f"written to {record.path} and {page}")
+    print(f"written to {' and '.join(map(str, written))}")
     return code
 
 

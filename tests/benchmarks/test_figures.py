@@ -1,10 +1,13 @@
 """Published figures are those of the benchmark's file."""
 
+import json
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks import figures
+import pytest
+
+from benchmarks import figures, merge
 
 ROOT = Path(__file__).parents[2]
 RESULT = {
@@ -12,6 +15,7 @@ RESULT = {
     "machine": {"cpu": "a processor", "cores": 2},
     "versions": {"python": "3.11.7", "jax": "0.10.2"},
     "command": "worldloom bench grid",
+    "date": "2030-01-02T03:04:05+00:00",
 }
 
 
@@ -55,6 +59,7 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
         "README.md",
         "docs/benchmarks.md",
         "docs/command-line.md",
+        "docs/grid.md",
         "docs/plant.md",
         "docs/robot.md",
     ):
@@ -67,18 +72,106 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
         assert f"<!-- figures:{suite} -->\n| figure" in published
 
 
+def test_every_section_is_told_with_its_day_and_commit():
+    first = {"date": "2030-01-03T00:00:00+00:00", "commit": "a" * 40 + "+changes"}
+    result = RESULT | {"sections": ["speed", "steps", "ope"], "measured": {"ope": first}}
+    ope = "2030-01-03 at aaaaaaa+changes"
+    assert figures.when(result) == f"speed, steps: 2030-01-02; ope: {ope}"
+    assert figures.when(result, "ope") == ope
+    assert figures.when(RESULT) == "2030-01-02"
+
+
+def part_of(section, **changes):
+    """A result of one section, measured apart."""
+    at = {"date": "2030-01-04T00:00:00+00:00", "commit": "b" * 40, "seconds": 1.0}
+    part = RESULT | {"command": f"worldloom bench grid --only {section}", "raw": {section: [2]}}
+    part |= {"ratios": {"time_to_500": None, "time_to_500_tuned": 2.0}, "measured": {section: at}}
+    return part | {"kind": "bench", "suite": "grid", "errors": {}, "complete": True} | changes
+
+
+def test_a_section_measured_apart_joins_the_others_and_keeps_its_origin(tmp_path):
+    whole = RESULT | {"kind": "bench", "suite": "grid", "sections": ["learning", "speed"]}
+    whole |= {"raw": {"learning": [1], "speed": [1]}, "skipped": {"speed": "no torch"}}
+    merged = merge.merge(whole, part_of("speed"))
+    assert merged["raw"] == {"learning": [1], "speed": [2]}
+    assert merged["ratios"] == RESULT["ratios"] | {"time_to_500_tuned": 2.0}
+    assert merged["skipped"] == {}
+    assert merged["measured"]["speed"]["command"] == "worldloom bench grid --only speed"
+    assert figures.when(merged) == "learning: 2030-01-02; speed: 2030-01-04 at bbbbbbb"
+    assert whole["raw"]["speed"] == [1]
+    paths = [tmp_path / "part.json", tmp_path / "whole.json"]
+    for path, content in zip(paths, (part_of("speed"), whole), strict=True):
+        path.write_text(json.dumps(content))
+    assert merge.main([str(path) for path in paths]) == 0
+    assert json.loads(paths[1].read_text()) == merged
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"suite": "arc"}, "'arc' does not go into 'grid'"),
+        ({"quick": True}, "figures mean nothing"),
+        ({"errors": {"speed": "out of memory"}, "complete": False}, "out of memory"),
+        ({"complete": False}, "it was stopped"),
+        ({"skipped": {"speed": "no torch"}}, "speed was skipped: no torch"),
+    ],
+)
+def test_what_is_no_whole_measurement_of_the_suite_is_not_merged(changes, message):
+    whole = part_of("learning")
+    with pytest.raises(ValueError, match=message):
+        merge.merge(whole, part_of("speed", **changes))
+
+
+def test_scores_stand_beside_constants_loops_and_published_ones():
+    learned = {"algo": "iql", "mean": 84.67, "std": 0.69, "published": None, "how": "the paper's"}
+    rows = [{"algo": "best constant", "mean": 90.7, "how": "[-1.0], of 11"}, learned]
+    raw = {"scores": [{"dataset": "simglucose"} | row for row in rows]}
+    raw["published_scores"] = {"simglucose": {"bc": (75.1, 0.7), "cql": (11.0, 3.4)}}
+    text = figures.scores_markdown(RESULT | {"raw": raw})
+    assert "| simglucose | best constant | 90.7 | - | [-1.0], of 11 |" in text
+    assert "| simglucose | iql | 84.7 ± 0.7 | - | the paper's |" in text
+    assert "The best published: simglucose bc 75.1 ± 0.7. Measured 2030-01-02." in text
+
+
+def test_returns_of_plants_are_shown_bare_and_filtered_and_harm_is_counted():
+    common = {"plant": "water", "quality": "medium", "data": 10.0, "loops": 12.0}
+    rows = [
+        {"algo": "mean action", "return": 8.0, "filtered": 8.0},
+        {"algo": "iql", "return": 20.0, "filtered": 18.9},  # 5.5 % lost
+    ]
+    safe = {"violated_bare": 0.0, "violated_filtered": 0.0}
+    raw = {"plants": [common | row | safe for row in rows]}
+    raw["plants"].append(common | rows[0] | {"quality": "random", "loops": None} | safe)
+    raw["plants"][0] |= {"violated_bare": 0.1, "violated_filtered": 0.2}
+    text = figures.plants_markdown(RESULT | {"raw": raw})
+    heads = "mean action | iql | mean action, filtered | iql, filtered |"
+    assert f"| plant | data | logged | control loops | {heads}" in text
+    assert "| water | medium | 10 | 12 | 8 | 20 | 8 | 18.9 |" in text
+    assert "| water | random | 10 | - | 8 | - | 8 | - |" in text
+    assert "Of 3 controllers, 1 cross hard limits in more steps" in text
+    assert "of the 2 that cross none without it, 1 lose more than 5%" in text
+
+
 def test_modes_are_shown_with_their_parts():
-    row = {"mode": "jax_fused", "num_agents": 4, "speedup": 2.514, "epoch_ms": 1234.5}
+    row = {"mode": "jax_fused", "num_agents": 4, "epochs_per_second": 0.8101}
+    row |= {"speedup": 2.514, "epoch_ms": 1234.5}
     result = {
         "parts": {"epoch": "a whole epoch"},
         "rows": [row | {"compile_seconds": 3.0}],
         "notes": ["Figures are medians."],
+        "errors": {"8 agents": "out of memory"},
         "machine": {"cpu": "a processor", "cores": 2},
+        "versions": {"python": "3.11.7", "jax": "0.10.2"},
         "command": "worldloom bench modes",
+        "date": "2030-01-02T03:04:05+00:00",
     }
     marks = "<!-- figures:modes -->\n{}<!-- /figures:modes -->"
     text = figures.fill(marks.format("old\n"), "modes", figures.modes_markdown(result))
-    assert "| mode | agents | speed-up | epoch, ms | compile, s | memory, MB |" in text
-    assert "| jax_fused | 4 | 2.51 | 1,230 | 3 | - |" in text
+    heads = "agents | mode | epochs/s | speed-up | epoch, ms | compile, s | memory, MB"
+    assert f"| {heads} |\n|---|" in text
+    assert "| 4 | jax_fused | 0.81 | 2.51 | 1,230 | 3 | - |" in text
     assert "- Figures are medians." in text
+    assert "- 8 agents failed: out of memory" in text
+    assert "a processor, 2 cores, python 3.11.7, jax 0.10.2" in text
+    assert text.endswith("`worldloom bench modes`; 2030-01-02.\n<!-- /figures:modes -->")
     assert "old" not in text

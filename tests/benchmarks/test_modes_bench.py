@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import figures
 from benchmarks import modes as compare
 from benchmarks import modes_memory as memory
 from benchmarks import modes_timing as modes
@@ -240,11 +241,23 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(arguments, message, no_
     assert not out.exists()
 
 
-def test_an_earlier_comparison_is_not_overwritten(no_work, tmp_path):
+@pytest.mark.parametrize("out", [".", "compare.json"])
+def test_an_earlier_comparison_is_not_overwritten(out, no_work, tmp_path):
     (tmp_path / "compare.json").write_text("precious")
     with pytest.raises(ValueError, match="already holds a comparison"):
-        compare.command(["--out", str(tmp_path)])
+        compare.command(["--out", str(tmp_path / out)])
     assert (tmp_path / "compare.json").read_text() == "precious"
+
+
+def test_a_file_is_written_alone_and_its_figures_become_a_table(no_work, tmp_path, capsys):
+    path = tmp_path / "results" / "modes.json"
+    assert compare.command(["--agents", "2", "--modes", "jax_fused", "--out", str(path)]) == 0
+    assert [file.name for file in path.parent.iterdir()] == ["modes.json"]
+    assert f"written to {path}\n" in capsys.readouterr().out
+    table = figures.modes_markdown(json.loads(path.read_text()))
+    assert "| 2 | jax_fused |" in table
+    assert "12 stratified levels" in table
+    assert "256 random ones" in table
 
 
 # Recorded runs ----------------------------------------------------------------------------------

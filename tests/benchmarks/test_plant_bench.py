@@ -325,6 +325,9 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     assert result["raw"]["plants"][0]["algo"] == "mean action"
     assert row["loops"] > row["return"]
     assert {"return", "filtered", "violated_bare", "violated_filtered"} <= set(row)
+    assert result["measured"].keys() == {"steps", "plants", "scores"}
+    assert "| dmsd | control loops |" in figures.scores_markdown(result)
+    assert "| water | medium |" in figures.plants_markdown(result)
     page = html.page("", plant_bench.sections(result["raw"]))
     for words in ("Steps of the plant", "Scores", "Plants and qualities"):
         assert words in page

@@ -50,7 +50,13 @@ def multiplying(x, y, k):
 
 
 def indexing(x, y, k):
-    return x[jnp.asarray([3, 0, 0])], x[k], jnp.asarray(TABLE)[k], x.at[jnp.asarray([1, 1])].add(y)
+    table, both = jnp.asarray(TABLE), jnp.stack([k, 2 - k])
+    return (
+        x[jnp.asarray([3, 0, 0])], x[k], table[k], x.at[jnp.asarray([1, 1])].add(y),
+        x[both], table[both], table[:, k // 2], (table > 2.0)[k], x.reshape(3, 2)[both],
+        jax.lax.dynamic_slice(table, (k, k // 2), (1, 1)),
+        jax.lax.dynamic_slice(x.reshape(3, 2), (k, k // 2), (2, 1)),
+    )  # fmt: skip
 
 
 def looping(x, y, k):

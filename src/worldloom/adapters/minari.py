@@ -199,10 +199,10 @@ def _env_spec(dataset: Dataset) -> Any:
 
     try:
         options = json.loads(origin.get("options") or "{}")
-        seen = worldloom.make(origin["env"], **options).spec.observation
+        space = worldloom.make(origin["env"], **options).spec.observation
     except (ValueError, TypeError):  # written by another version, or by hand
         return None
-    if getattr(seen, "shape", None) != dataset.rows.obs.shape[1:]:
+    if getattr(space, "shape", None) != dataset.rows.obs.shape[1:]:
         return None
     return EnvSpec(
         gym_name(origin["env"]),

@@ -90,7 +90,7 @@ def learn_simulators(
     keys = draws.split(change_key, config.num_members)
     moved, _ = fit_ensemble(config, before, changes.apply(change), keys, samples, True)
     keys = draws.split(outcome_key, config.num_members)
-    found, _ = fit_ensemble(config, after, outcomes.apply(result), keys, samples, True)
+    outcome, _ = fit_ensemble(config, after, outcomes.apply(result), keys, samples, True)
     kept = draws.integers(keep_key, (min(KEPT_RESIDUALS, dataset.size),), dataset.size)
 
     def standardised(weights: Weights) -> Array:
@@ -103,13 +103,13 @@ def learn_simulators(
     rewards = jnp.stack([rows.reward.min(), rows.reward.max()])
     residuals = jax.lax.map(standardised, moved)
     ended = jax.lax.map(
-        lambda weights: outcomes.undo(gaussian_change(weights, after)[0])[:, 1], found
+        lambda weights: outcomes.undo(gaussian_change(weights, after)[0])[:, 1], outcome
     )
     # As often as in the log: small errors of a probability would end every long episode.
     share = rows.terminated.mean()
     above = jnp.where(share > 0.0, jnp.quantile(ended, 1.0 - share, axis=-1), jnp.inf)
     return Simulators(
-        moved, found, residuals, obs, changes, outcomes, low - room, high + room, rewards, above
+        moved, outcome, residuals, obs, changes, outcomes, low - room, high + room, rewards, above
     )
 
 

@@ -195,8 +195,8 @@ def _fields(module: str, name: str) -> Iterator[str]:
 def _parameters(module: str) -> dict[str, None]:
     """Options of a world: of `make`, and of the function `world` to which it hands them on."""
     functions = _defined(module, ast.FunctionDef)
-    found = [functions[name] for name in ("world", "make") if name in functions]
-    return dict.fromkeys(a.arg for f in found for a in (*f.args.args, *f.args.kwonlyargs))
+    makers = [functions[name] for name in ("world", "make") if name in functions]
+    return dict.fromkeys(a.arg for f in makers for a in (*f.args.args, *f.args.kwonlyargs))
 
 
 def _algorithm(name: str) -> dict[str, None]:

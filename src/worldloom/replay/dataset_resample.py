@@ -89,8 +89,8 @@ def _episode(
 
     def column(name: str, values: np.ndarray) -> np.ndarray:
         if name in flags:
-            seen = np.cumsum(values == 1)[before]
-            return np.where(np.diff(seen, prepend=0) > 0, 1.0, values[before])
+            counts = np.cumsum(values == 1)[before]
+            return np.where(np.diff(counts, prepend=0) > 0, 1.0, values[before])
         if name in held or method == "hold":
             return values[before]
         return np.interp(at, time, values)

@@ -32,8 +32,8 @@ class RunList:
 
     def paths(self) -> dict[str, Path]:
         """Every run folder, damaged ones too."""
-        found = _run_folders(self.folder, DEPTH) if self.folder.is_dir() else ()
-        return {path.relative_to(self.folder).as_posix(): path for path in found}
+        folders = _run_folders(self.folder, DEPTH) if self.folder.is_dir() else ()
+        return {path.relative_to(self.folder).as_posix(): path for path in folders}
 
     def path(self, name: str) -> Path:
         """The folder of a run; a ValueError where there is none of that name."""

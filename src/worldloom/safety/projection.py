@@ -150,12 +150,12 @@ def _rest(vector: Array, basis: Array) -> Array:
 
 def _back_substitute(triangle: list[list[Array]], values: Array) -> Array:
     """r (m,) with R r = values; triangle[j][i] is R[i][j]."""
-    size, found = len(triangle), []
+    size, solved = len(triangle), []
     for i in reversed(range(size)):
         later = [triangle[j][i] for j in reversed(range(i + 1, size))]
-        known = [entry * r for entry, r in zip(later, found, strict=True)]
-        found.append((values[i] - functools.reduce(operator.add, known, 0.0)) / triangle[i][i])
-    return jnp.stack(found[::-1])
+        known = [entry * r for entry, r in zip(later, solved, strict=True)]
+        solved.append((values[i] - functools.reduce(operator.add, known, 0.0)) / triangle[i][i])
+    return jnp.stack(solved[::-1])
 
 
 def _onto(point: Array, at: _Pivot, basis: Array, triangle: list[list[Array]]) -> Array:

@@ -12,17 +12,15 @@ from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
 from worldloom.serving import artifact
 from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict, explores, rows_of
-from worldloom.serving.bundle import TOLERANCE, differences, flat, output_scale
+from worldloom.serving.bundle import TOLERANCE, flat
 from worldloom.serving.bundle_folder import PLANT_POLICY, check_target, json_bytes
+from worldloom.serving.onnx_export import require_onnx, sensitivity, to_onnx
 from worldloom.serving.policy_export import BATCH_SIZES, check_finite, write_bundle
 from worldloom.serving.program import Rows
 
 SIGNAL = {"name": str, "unit": str, "low": float, "high": float}
 CASES = 8  # rows of the self-test
-COMPARED = 4096  # settled random rows, at most, that ONNX must answer as the program does
-SPARE = 1024  # drawn besides, as not all are settled
-FEWEST = 256  # settled ones without which nothing was compared
-NUDGE = 1e-6  # of an observation: a settled answer does not change by more than TOLERANCE for it
+COMPARED = 4096  # random rows that ONNX must answer as the program does
 DEVIATIONS = 6.0  # from the mean of the training data, beyond which an observation is strange
 BEYOND = 0.1  # of the training data's range, beyond which it is strange as well
 
@@ -53,18 +51,15 @@ def export_bundle(
     described = _checked_signals(signals, policy, constraints)
     check_finite((policy.params, policy.mean, policy.std))
     if onnx:
-        from worldloom.serving.onnx_export import require_onnx, to_onnx
-
         require_onnx()
     drift = _drift(policy, statistics)
     whole = jax.jit(artifact.control(policy, constraints))
-    count = COMPARED + SPARE if onnx else 8 * CASES
-    drawn = _drawn(constraints, described["observation"], drift, count)
+    drawn = _drawn(constraints, described["observation"], drift, COMPARED if onnx else 8 * CASES)
     settled = _settled(whole, *drawn, rows_of(constraints))
-    out = jax.device_get(whole(*drawn))
     kinds = settled.reshape(-1, CASES)
     tested = kinds.argmax(axis=0) * CASES + np.arange(CASES)  # one of a kind, or any settled one
     tested = np.where(kinds.any(axis=0), tested, settled.argmax())
+    out = jax.device_get(whole(*drawn))
     obs, memory, key, first = jax.tree.map(lambda x: x[tested], (*drawn, out))
     files = {
         "constraints.json": json_bytes(describe(constraints)),
@@ -74,18 +69,14 @@ def export_bundle(
         files["constraints.yaml"] = constraint_text.encode()
     compared = None
     if onnx:
-        if explores(policy):
-            quiet = artifact.control(policy.replace(noise=0.0), constraints)
-            out = jax.device_get(jax.jit(quiet)(*drawn))
-        rows = np.flatnonzero(settled)[:COMPARED]
-        if len(rows) < FEWEST:
-            raise ValueError(
-                f"of {count} random rows, {len(rows)} are not decided by rounding: too few to "
-                "compare ONNX with the program; export with onnx=False (--no-onnx)"
-            )
-        sound = jax.tree.map(lambda x: x[rows], (*drawn[:2], out))
-        files["policy.onnx"], gap = to_onnx(policy, constraints, *sound)
-        compared = {"rows": len(rows), "largest_difference": gap}
+        quiet = artifact.control(policy.replace(noise=0.0), constraints)
+        program = jax.jit(quiet) if explores(policy) else whole
+        files["policy.onnx"], compared = to_onnx(
+            policy,
+            constraints,
+            lambda obs, memory: jax.device_get(program(obs, memory, drawn[2])),
+            *drawn[:2],
+        )
     return write_bundle(
         folder,
         PLANT_POLICY,
@@ -182,19 +173,11 @@ def _settled(
 ) -> np.ndarray:
     """Which rows (b,) are answered alike when observations change by a rounding error.
 
-    Where two safe ways out are equally near, or rows of the constraints nearly parallel, rounding
-    decides, and another program may decide otherwise: such inputs say nothing about a program.
-    rows: of the constraints, by which differences are measured.
+    The others say nothing about a program. rows: of the constraints, by which differences are
+    measured.
     """
-    out = flat(jax.device_get(whole(obs, memory, key)))
-    ways = np.random.default_rng(0).choice([-NUDGE, NUDGE], obs.shape)
-    alike = np.ones(len(obs), bool)
-    for nudged in (obs * (1.0 + ways), obs * (1.0 - ways)):
-        near = flat(jax.device_get(whole(nudged.astype(obs.dtype), memory, key)))
-        for name, value in out.items():
-            gaps = differences(near[name], value, output_scale(name, rows))
-            alike &= (gaps <= TOLERANCE).reshape(len(obs), -1).all(axis=-1)
-    return alike
+    own = sensitivity(lambda obs: flat(jax.device_get(whole(obs, memory, key))), obs, rows)
+    return np.max(list(own.values()), axis=0) <= TOLERANCE
 
 
 def _drawn(

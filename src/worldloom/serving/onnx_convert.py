@@ -132,25 +132,40 @@ def _moved(graph: Graph, step: Any, values: Sequence[Value]) -> list[Value]:
 def _picked(graph: Graph, step: Any, values: Sequence[Value]) -> Value:
     """`dynamic_slice` or `gather` at places that depend on the row: one of all that there are.
 
-    Every place that the first index can name is tried; the one that it does name is taken.
+    Every number that the first unknown index can be is tried, and what it leads to is taken where
+    the index is that number; of several unknown indices, one after the other.
     """
     array, *places = values
-    rows = [x for x in places if isinstance(x, Row)]
-    if len(rows) != 1 or rows[0].size != 1:
-        raise ValueError(f"{step.primitive.name} with more than one place that is not known before")
-    most = max(array.shape, default=1)
-    options = []
-    for place in range(most):
-        tried = [np.full(x.shape, place, x.dtype) if isinstance(x, Row) else x for x in values[1:]]
-        known = not isinstance(array, Row)
-        options += _bind(step, [array, *tried]) if known else _moved(graph, step, [array, *tried])
-    low, high = (graph.constant(np.asarray([[x]], rows[0].dtype)) for x in (0, most - 1))
-    index = graph.node("Min", graph.node("Max", rows[0].name, low), high)
-    chosen = graph.operand(options[0])
-    for place, option in enumerate(options[1:], 1):
-        here = graph.node("Equal", index, graph.constant(np.asarray([[place]], rows[0].dtype)))
-        chosen = graph.where(here, graph.operand(option), chosen, option.dtype)
-    return Row(chosen, options[0].shape, options[0].dtype)
+    at = next(i for i, x in enumerate(places) if isinstance(x, Row))
+    place: Any = places[at]
+    shape, axis, order = step.outvars[0].aval.shape, at, np.zeros(1, int)
+    if step.primitive.name == "gather":  # places (..., 1): each of them takes a slice of its own
+        numbers = step.params["dimension_numbers"]
+        if place.shape[-1] != 1:
+            raise ValueError("gather by several indices at once that are not known before")
+        axis = numbers.start_index_map[0]
+        order = np.arange(place.size).reshape(place.shape[:-1])
+        order = np.broadcast_to(np.expand_dims(order, numbers.offset_dims), shape)
+    most, options = array.shape[axis], []
+    for number in range(most):
+        tried = [array, *places]
+        tried[1 + at] = np.full(place.shape, number, place.dtype)
+        depends = any(isinstance(x, Row) for x in tried)
+        options += _moved(graph, step, tried) if depends else _bind(step, tried)
+    low, high = (graph.constant(np.asarray([[x]], place.dtype)) for x in (0, most - 1))
+    index = graph.node("Min", graph.node("Max", place.name, low), high)
+    dtype = np.dtype(options[0].dtype)
+    if place.size == 1 and not any(isinstance(x, Row) for x in options):
+        table = graph.constant(np.stack([x.reshape(-1) for x in options]))
+        line = graph.node("Gather", table, graph.cast(index, np.int64), axis=0)
+        return Row(graph.reshaped(line, (options[0].size,)), shape, dtype)
+    if place.size > 1:
+        index = graph.take(index, place.size, order)
+    chosen = graph.spread(options[0])
+    for number, option in enumerate(options[1:], 1):
+        here = graph.node("Equal", index, graph.constant(np.asarray([[number]], place.dtype)))
+        chosen = graph.where(here, graph.operand(option), chosen, dtype)
+    return Row(chosen, shape, dtype)
 
 
 def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str:

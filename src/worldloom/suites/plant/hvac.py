@@ -88,7 +88,7 @@ class Hvac(Plant):
     )
     horizon: int = 192
     step_seconds: float = 900.0
-    rests: bool = False  # the weather changes
+    has_safe_state: bool = False  # the weather changes
     physics: ClassVar[Any] = Construction
 
     def start(self, key: Key, params: PlantParams) -> Building:

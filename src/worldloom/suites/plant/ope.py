@@ -138,30 +138,30 @@ def combined(
 
 def doubts(summary: dict[str, Any], logged: np.ndarray) -> list[str]:
     """Why not to go by estimates, for people; logged (E,): returns of the log's own episodes."""
-    found: list[str] = []
+    reasons: list[str] = []
     both, modelled, fitted = summary["estimates"][:3]
     size = max(abs(modelled["value"]), abs(summary["logged_return"]), 1e-6)
     apart = abs(modelled["value"] - fitted["value"])
     if summary["fqe_drift"] > SETTLED_DRIFT:
-        found.append(
+        reasons.append(
             f"values still changed by {summary['fqe_drift']:.0%} in the last tenth of their updates"
         )
     if apart > SETTLED_SHARE * size:
-        found.append(f"the estimators differ by {apart:.3g}")
+        reasons.append(f"the estimators differ by {apart:.3g}")
     if abs(summary["fqe_bias"]) > SETTLED_SHARE * size:
-        found.append(
+        reasons.append(
             f"fitted Q evaluation is wrong by {summary['fqe_bias']:.3g} about the log itself"
         )
     if summary["support"]["strange"] > SETTLED_SHARE:
         share = summary["support"]["strange"]
-        found.append(f"{share:.0%} of its steps lead to where nobody has been")
+        reasons.append(f"{share:.0%} of its steps lead to where nobody has been")
     if not logged.min() <= both["value"] <= logged.max():
-        found.append(
+        reasons.append(
             f"no logged episode earned that: theirs are {logged.min():.3g} to {logged.max():.3g}"
         )
     if both["high"] - both["low"] > SETTLED_WIDTH * size:
-        found.append(f"the interval is wider than {SETTLED_WIDTH:.0%} of the return")
-    return found
+        reasons.append(f"the interval is wider than {SETTLED_WIDTH:.0%} of the return")
+    return reasons
 
 
 def off_policy_evaluation(

@@ -65,8 +65,8 @@ class Plant(Protocol):
         return RESPONSE
 
     @property
-    def rests(self) -> bool:
-        """Whether a constant action can keep the plant for good; else no stop may latch."""
+    def has_safe_state(self) -> bool:
+        """Whether some constant action holds the plant in a safe state; else no stop may latch."""
         return True
 
     @property

@@ -56,7 +56,7 @@ def constraints_in(
         step_seconds=plant.step_seconds,
     )
     _check_lookahead(world, made.horizon, f"{source}: lookahead.steps")
-    if int(made.latch_after) and not getattr(plant, "rests", True):
+    if int(made.latch_after) and not getattr(plant, "has_safe_state", True):
         raise ValueError(
             f"{source}: latch_after={int(made.latch_after)}; no constant action keeps "
             f"{plant.name}, a stop that stays would lose it: write latch_after: 0"
@@ -134,7 +134,7 @@ def constraint_text(
             indent = "    "
         lines += [indent + row for row in rows]
     if latch_after is None:
-        latch_after = (lookahead or LOOKAHEAD) * getattr(plant, "rests", True)
+        latch_after = (lookahead or LOOKAHEAD) * getattr(plant, "has_safe_state", True)
     return "\n".join([*lines, f"latch_after: {latch_after}"]) + "\n"
 
 

@@ -107,7 +107,7 @@ class Simglucose(Plant):
     step_seconds: float = 180.0
     response: int = 20  # an hour, for insulin to come from under the skin
     barrier_gamma: float = 0.05  # an hour's doses are under way: each may use up a twentieth
-    rests: bool = False  # without insulin nobody lives, and any other dose is too much some day
+    has_safe_state: bool = False  # without insulin nobody lives, and any dose is too much some day
 
     def physics(self) -> Care:
         plain = Care()

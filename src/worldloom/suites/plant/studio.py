@@ -52,8 +52,8 @@ class PlantSession:
         def step(key: Any, state: Any, loop: Any, asked: ControlState, points: Array, own: Any):
             by_loops, _, loop = loops.act(tuning, key, loop, asked.obs, points)
             learned = by_loops if policy is None else policy_step(policy, asked.obs)
-            wanted = jnp.where(own, by_loops, learned)
-            action, report = filter_action(wanted, asked, self.constraints)
+            proposed = jnp.where(own, by_loops, learned)
+            action, report = filter_action(proposed, asked, self.constraints)
             return *self.env.step(key, state, action, params), loop, report
 
         self._loops, self._step = loops, jax.jit(step)
@@ -84,12 +84,12 @@ class PlantSession:
         if "control" in message:
             self._take(message["control"])
         elif "hand" in message:
-            wanted = self.world.action(jnp.asarray(_numbers(message["hand"], "hand", self._u)))
+            action = self.world.action(jnp.asarray(_numbers(message["hand"], "hand", self._u)))
             self._take("hand")
-            self._memory = with_override(self._memory, jnp.clip(wanted, -1.0, 1.0))
+            self._memory = with_override(self._memory, jnp.clip(action, -1.0, 1.0))
         elif "setpoints" in message:
-            wanted = _numbers(message["setpoints"], "setpoints", self._points)
-            self._setpoints[self._points] = wanted
+            points = _numbers(message["setpoints"], "setpoints", self._points)
+            self._setpoints[self._points] = points
         elif "speed" in message:
             (self._speed,) = _numbers([message["speed"]], "speed", [1]).astype(int).clip(0, 20)
         elif "reset_stop" in message:

@@ -99,7 +99,7 @@ class Water(Plant):
     horizon: int = 288
     step_seconds: float = 300.0
     response: int = 9  # chlorine is mixed in the first tank for three quarters of an hour
-    rests: bool = False  # what the town takes changes
+    has_safe_state: bool = False  # what the town takes changes
     physics: ClassVar[Any] = Hydraulics
 
     def start(self, key: Key, params: PlantParams) -> Works:
