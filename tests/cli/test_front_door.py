@@ -189,6 +189,24 @@ def test_words_are_completed():
     assert complete(["train", "no-such-world", "--ste"]) == ["--steps"]
 
 
+@pytest.mark.parametrize(
+    ("words", "takes_run"),
+    [
+        (["eval"], True),
+        (["export"], True),
+        (["pushes"], True),
+        (["arc", "scores"], True),
+        (["arc", "submit"], True),
+        (["arc", "show"], False),
+        (["data", "make"], False),
+    ],
+)
+def test_runs_are_completed_where_a_command_takes_one(words, takes_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/one").mkdir(parents=True)
+    assert complete([*words, ""]) == ["runs/one"] * takes_run
+
+
 @pytest.mark.parametrize("world", suites.names())
 def test_options_are_completed_as_they_are(world):
     """They are read from the text of modules; here they are compared with the modules."""

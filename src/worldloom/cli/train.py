@@ -94,8 +94,9 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
         *tracking_hooks(flags.track, folder),
     ]
     hooks += [ProfileTrace()] if flags.profile else []
-    torch = getattr(config.settings, "mode", None) == "torch_sequential"  # which cannot go on
-    again = None if torch else shlex.join(["worldloom", "train", "--resume", str(folder)])
+    again = None
+    if not suite.no_resume(config.to_dict()):
+        again = shlex.join(["worldloom", "train", "--resume", str(folder)])
     try:
         run = train(
             suite,
