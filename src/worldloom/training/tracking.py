@@ -7,6 +7,7 @@ from typing import Any
 
 from worldloom.core.files import read_json
 from worldloom.training.driver import Hook, curves
+from worldloom.training.hooks import evaluation_metrics
 from worldloom.training.run import Run
 from worldloom.training.trackers.async_logger import MinimalAsyncLogger
 from worldloom.training.trackers.tracker import Tracker, open_tracker
@@ -55,10 +56,7 @@ class Tracking(Hook):
         self._tell({"rows": [curves(row) for row in rows]})
 
     def on_evaluation(self, run: Run, evaluation: Any) -> None:
-        # A list holds its episodes here, which are no curves.
-        metrics = getattr(evaluation, "metrics", evaluation.to_dict)()
-        scores = {k: v for k, v in metrics.items() if not isinstance(v, list)}
-        self._tell({"rows": [{"steps": run.steps, "eval": scores}]})
+        self._tell({"rows": [{"steps": run.steps, "eval": evaluation_metrics(evaluation)}]})
 
     def on_end(self, run: Run) -> None:
         self._status, self._steps = "KILLED" if run.interrupted else "FINISHED", run.steps
