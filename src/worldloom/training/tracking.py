@@ -24,8 +24,8 @@ _PATIENCE, _HASTE = 60.0, 10.0
 def tracking_hooks(names: Sequence[str], folder: Path) -> list[Hook]:
     """Hooks that show the run in `folder` with the trackers of these names.
 
-    `mlflow` and `tensorboard` are known; a ValueError for others, an ImportError with the remedy
-    where one is not installed. Nothing is imported or written before the run starts.
+    `mlflow`, `tensorboard` and `wandb` are known; a ValueError for others, an ImportError with the
+    remedy where one is not installed. Nothing is imported or written before the run starts.
     """
     return [Tracking(open_tracker(name, Path(folder))) for name in dict.fromkeys(names)]
 
@@ -73,6 +73,10 @@ class Tracking(Hook):
         self._logger.close(_PATIENCE if self._status == "FINISHED" else _HASTE)
         self.tracker.failures += self._logger.dropped
         self._logger = None
+
+    def look(self) -> list[str]:
+        """How to look at the run there: see `Tracker.look`."""
+        return self.tracker.look()
 
     def _tell(self, news: Mapping[str, Any]) -> None:
         if self._logger is not None:
