@@ -16,6 +16,7 @@ from worldloom import algos
 from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_seed
 from worldloom.core.draws import as_key
+from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.training.config import TrainConfig, make_config, read_header
 from worldloom.training.driver import Hook, Plan, drive, open_checkpoints, plan_of, set_clock
@@ -171,6 +172,19 @@ class Run:
             "steps": self.steps,
             "steps_per_second": round(rate, 1),
         }
+
+    def plot(self, metric: str | None = None, *, over: str = "steps") -> Any:
+        """The learning curve, or a column of `metrics`, as a picture.
+
+        A notebook shows it; `run.plot().save("curve.png")`, or .svg, writes it.
+
+        Args:
+            metric: such as "loss"; by default return and evaluations.
+            over: "steps" or "seconds".
+        """
+        unit = "updates" if self.config.algorithm.loop == "offline" else "steps"
+        draw = resolve("worldloom.report.picture:plot")  # by name: it is of a layer above this one
+        return draw(self.folder, metric, over, unit)
 
     def report(self) -> Path:
         """Writes report.html into the run's folder; its path."""
