@@ -21,7 +21,7 @@ FILES = (
 _PATIENCE, _HASTE = 60.0, 10.0
 
 
-def tracking_hooks(names: Sequence[str], folder: Path) -> list[Hook]:
+def tracking_hooks(names: Sequence[str], folder: Path) -> "list[Tracking]":
     """Hooks that show the run in `folder` with the trackers of these names.
 
     `mlflow`, `tensorboard` and `wandb` are known; a ValueError for others, an ImportError with the
