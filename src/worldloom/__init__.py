@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worldloom.core.protocols import PureEnv
+    from worldloom.training.hooks import Hooks
     from worldloom.training.run import Run
     from worldloom.training.suite import Evaluation
 
@@ -68,6 +69,7 @@ def train(
     world: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     report: bool = True,
+    hooks: "Hooks" = (),
     **settings: Any,
 ) -> "Run":
     """Trains and writes a run folder: ``train("cleanup", algo="ppo", steps=2_000_000)``.
@@ -81,6 +83,9 @@ def train(
         world: options of the world, such as {"num_agents": 3}.
         out: the run's folder; by default a new one under runs/.
         report: whether to make pictures and report.html.
+        hooks: functions called between compiled chunks as function(steps, metrics), such as those
+            written for Brax's `progress_fn`; one that returns True ends the run with a checkpoint.
+            Also `worldloom.training.driver.Hook`s.
         settings: all others by name (`worldloom train WORLD --help-all` lists them); options of
             the algorithm under its name: ``ppo={"learning_rate": 3e-4}``.
     """
@@ -94,13 +99,16 @@ def train(
     suite = suites.suite_of(env, **(world or {}))
     config = make_config(suite, given)
     folder = Path(out) if out else run.run_folder(Path("runs"), config)
-    return run.train(suite, config, folder, report=report)
+    return run.train(suite, config, folder, report=report, hooks=hooks)
 
 
-def resume(folder: str | Path, *, report: bool = True, **settings: Any) -> "Run":
+def resume(
+    folder: str | Path, *, report: bool = True, hooks: "Hooks" = (), **settings: Any
+) -> "Run":
     """Goes on with a run from its newest checkpoint, to the bit: ``resume("runs/X", steps=10**6)``.
 
-    settings: what does not touch what is learned, such as steps, eval_every and checkpoint_every.
+    hooks: as in `train`. settings: what does not touch what is learned, such as steps, eval_every
+    and checkpoint_every.
     """
     from worldloom import suites
     from worldloom.training import run
@@ -109,7 +117,7 @@ def resume(folder: str | Path, *, report: bool = True, **settings: Any) -> "Run"
     header = read_header(folder)
     suite = suites.suite(header["suite"])
     config = make_config(suite, header["config"] | settings)
-    return run.train(suite, config, folder, resume=True, report=report)
+    return run.train(suite, config, folder, resume=True, report=report, hooks=hooks)
 
 
 def load(folder: str | Path) -> "Run":

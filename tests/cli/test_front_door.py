@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_a_closed_folder_hides_no_other(call, tmp_path, monkeypatch):
 def test_sweeps_and_what_cannot_be_resumed_are_listed(call, tmp_path):
     write_run(tmp_path / "runs" / "torch", 10, 100, time.time())
     config = {"env": "treasurehunt", "algo": "iqn", "steps": 100, "mode": "torch_sequential"}
-    text = json.dumps({"format": 2, "config": config})
+    text = json.dumps({"format": 2, "suite": "grid", "config": config})
     (tmp_path / "runs" / "torch" / "config.json").write_text(text)
     (tmp_path / "runs" / "sweep").mkdir()
     sweep = {"config": {"env": "tag", "algo": "ppo", "steps": 5}, "results": [{"mean": 1.5}, {}]}
@@ -166,6 +167,22 @@ def test_no_resume_is_suggested_where_there_is_none(capsys):
         _print_result(run, None, as_json=False)
         out = capsys.readouterr().out
         assert ("worldloom eval x" in out, "--resume" in out) == (True, False)
+
+
+def test_a_tracked_run_says_how_to_look_at_it(capsys):
+    run: Any = SimpleNamespace(
+        timing=lambda: dict.fromkeys(("train_seconds", "compile_seconds", "steps_per_second"), 1.0),
+        config=SimpleNamespace(env="tag", algo="ppo", seed=0, algorithm=SimpleNamespace(loop="on")),
+        evaluation=None, folder=Path("runs/a b"), steps=10, interrupted=False,
+    )  # fmt: skip
+    look = [["tensorboard", "--logdir", "runs/a b"], ["wandb", "leet", "x"]]
+    _print_result(run, None, as_json=False, look=look)
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("look: tensorboard --logdir 'runs/a b'")
+    assert lines[at + 1] == "      wandb leet x"
+    _print_result(run, None, as_json=True, look=look)
+    told = json.loads(capsys.readouterr().out)["look"]
+    assert told == ["tensorboard --logdir 'runs/a b'", "wandb leet x"]
 
 
 def test_quiet_leaves_nothing_but_json(call):
@@ -187,6 +204,24 @@ def test_words_are_completed():
     assert complete(["studio", "--po"]) == ["--port"]
     assert complete(["nonsense", ""]) == []
     assert complete(["train", "no-such-world", "--ste"]) == ["--steps"]
+
+
+@pytest.mark.parametrize(
+    ("words", "takes_run"),
+    [
+        (["eval"], True),
+        (["export"], True),
+        (["pushes"], True),
+        (["arc", "scores"], True),
+        (["arc", "submit"], True),
+        (["arc", "show"], False),
+        (["data", "make"], False),
+    ],
+)
+def test_runs_are_completed_where_a_command_takes_one(words, takes_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/one").mkdir(parents=True)
+    assert complete([*words, ""]) == ["runs/one"] * takes_run
 
 
 @pytest.mark.parametrize("world", suites.names())

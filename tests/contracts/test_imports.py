@@ -1,10 +1,13 @@
 """Who may import whom, and what importing the package costs."""
 
+import ast
 import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import grimp
 import pytest
@@ -74,12 +77,32 @@ def test_every_command_and_every_part_of_a_suite_is_where_it_is_said_to_be():
     for name in suites.SUITES:
         suite = suites.suite(name)
         places |= {world.make for world in suite.worlds.values()} | set(WRITERS.values())
-        parts = [suite.problem, suite.page, suite.export, suite.film, suite.play]
+        parts = [suite.problem, suite.page, suite.export, suite.film, suite.play, suite.studio]
         documented = [part.__doc__ for part in parts if part is not None]
         places |= {text.split("`")[1] for text in documented if text and text.startswith("See `")}
     assert len(places) > 30
     for place in sorted(places):
         assert callable(resolve(place)), place
+
+
+def test_the_shell_decides_nothing_by_a_name_of_a_suite():
+    """What is particular about a suite or a world is asked of the descriptor."""
+    named = set(suites.SUITES)
+    for suite in map(suites.suite, suites.SUITES):
+        named |= {*suite.worlds, *suite.commands, *suite.presets}
+        kinds = [setting.type for setting in fields(suite.settings)]
+        named |= {
+            choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)
+        }
+    assert "torch_sequential" in named
+    for shell in ("cli", "training", "report", "serving"):
+        for source in (ROOT / "src/worldloom" / shell).rglob("*.py"):
+            compared = [
+                n for n in ast.walk(ast.parse(source.read_text())) if isinstance(n, ast.Compare)
+            ]
+            parts = [part for node in compared for part in ast.walk(node)]
+            words = {part.value for part in parts if isinstance(part, ast.Constant)}
+            assert named.isdisjoint(w for w in words if isinstance(w, str)), source
 
 
 def test_the_core_stands_on_jax_numpy_jaxtyping_and_flax_struct_alone(graph):

@@ -4,6 +4,7 @@ import http.client
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -244,7 +245,8 @@ def test_a_process_that_has_ended_trains_nothing(studio_runs, tmp_path):
         (b"nonsense", "not JSON"),
         (b"[]", "JSON object"),
         ({"suite": "nothing", "world": "x"}, "nothing to play"),
-        ({"suite": "plain", "world": "x"}, "nothing to play"),
+        ({"suite": "plain", "world": "x"}, "plain has no world 'x'"),
+        ({"suite": "plain", "world": "my.py:make"}, "plain has no world 'my.py:make'"),
         ({"suite": "grid", "world": "treasurehunt", "seed": -1}, "seed"),
         ({"suite": "grid", "world": "treasurehunt", "seed": True}, "seed"),
         ({"suite": "grid", "world": ["x"]}, "by their names"),
@@ -270,13 +272,30 @@ def test_a_session_that_is_not_there(client):
         ("nowhere", "nowhere is not a folder"),
         (". --port 70000", "--port 70000"),
         ("--prot 1", "--port"),
+        (". --host 0.0.0.0", "--host 0.0.0.0 can be reached from other machines; name a token"),
+        (". --token-file nowhere", "--token-file nowhere cannot be read"),
+        (". --token-file short", "the token has 5 characters; use at least 16"),
     ],
 )
 def test_bad_input_is_one_line(words, problem, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("short").write_text("short\n")
     assert main(["studio", *words.split()]) == 2
     said = capsys.readouterr()
     assert (problem in said.err, said.err.count("\n"), said.out) == (True, 1, "")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_of_ones_own_is_not_printed(host, capsys, tmp_path, monkeypatch):
+    from worldloom.serving import studio
+
+    monkeypatch.setattr(studio, "run_until_signal", lambda server, listener: None)
+    (tmp_path / "token").write_text(TOKEN)
+    words = ["studio", str(tmp_path), "--host", host, "--token-file", str(tmp_path / "token")]
+    assert main([*words, "--no-open"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"http://127\.0\.0\.1:[1-9]\d*/\?token=TOKEN, with the token of ", said)
+    assert TOKEN not in said
 
 
 def test_what_to_install_is_said(tmp_path):

@@ -128,23 +128,34 @@ def test_hooks_are_made_by_name_and_once_each(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     (hook,) = tracking_hooks(["tensorboard", "tensorboard"], tmp_path)
     hook.close()  # of a run that never started
-    with pytest.raises(ValueError, match="no tracker 'wandb'; known: mlflow, tensorboard"):
-        tracking_hooks(["wandb"], tmp_path)
+    with pytest.raises(ValueError, match="no tracker 'neptune'; known: mlflow, tensorboard, wandb"):
+        tracking_hooks(["neptune"], tmp_path)
     assert tracking_hooks([], tmp_path) == []
 
 
 # Installing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("missing", ["mlflow", "sqlalchemy", "alembic"])
-def test_what_is_not_installed_is_told_in_one_line_with_the_remedy(missing, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("tracker", "missing", "extra"),
+    [
+        ("mlflow", "mlflow", "track"),
+        ("mlflow", "sqlalchemy", "track"),
+        ("mlflow", "alembic", "track"),
+        ("tensorboard", "tensorboard", "track"),
+        ("wandb", "wandb", "wandb"),
+    ],
+)
+def test_what_is_not_installed_is_told_in_one_line_with_the_remedy(
+    tracker, missing, extra, tmp_path, monkeypatch
+):
     find = trackers.find_spec
     monkeypatch.setattr(trackers, "find_spec", lambda n: None if n == missing else find(n))
     with pytest.raises(ImportError) as told:
-        trackers.open_tracker("mlflow", tmp_path)
+        trackers.open_tracker(tracker, tmp_path)
     assert str(told.value) == (
-        f"tracking with mlflow needs {missing}, which is not installed; "
-        "pip install 'worldloom[track]'"
+        f"tracking with {tracker} needs {missing}, which is not installed; "
+        f"pip install 'worldloom[{extra}]'"
     )
 
 
@@ -162,9 +173,10 @@ def test_nothing_is_imported_or_written_before_a_run_starts(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
         "from worldloom.training.trackers.tracker import open_tracker\n"
-        f"for name in ('mlflow', 'tensorboard'): open_tracker(name, Path({str(tmp_path)!r}))\n"
-        "print([n for n in ('mlflow', 'tensorboard', 'google.protobuf', 'sqlalchemy', 'jax')"
-        " if n in sys.modules])"
+        "for name in ('mlflow', 'tensorboard', 'wandb'):\n"
+        f"    open_tracker(name, Path({str(tmp_path)!r}))\n"
+        "heavy = ('mlflow', 'tensorboard', 'wandb', 'google.protobuf', 'sqlalchemy', 'jax')\n"
+        "print([n for n in heavy if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -255,6 +267,22 @@ def test_a_resumed_run_is_one_run_in_mlflow_and_whole(tracked, read_rows):
     assert found.info.status == "FINISHED"
     files = [file.path for file in client.list_artifacts(found.info.run_id)]
     assert files == ["config.json", "eval.jsonl", "timing.json"]
+
+
+@in_stores
+@pytest.mark.parametrize("name", ["mlflow", "tensorboard"])
+def test_the_command_that_shows_a_run_works_as_it_is_told(tracked, name):
+    """A server would not end by itself: TensorBoard is asked for what it would show."""
+    tracker = trackers.open_tracker(name, tracked)
+    if name == "mlflow":
+        assert tracker.look() == [], "no run was opened"
+        tracker._run_id = json.loads((tracked / "mlflow.json").read_text())["run_id"]
+    command = tracker.look() + ["--inspect"] * (name == "tensorboard")
+    if "ui" in command:
+        pytest.skip("the whole of mlflow is installed: its command is a server")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tracked.parent)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert ("eval/mean" in done.stdout, "return" in done.stdout) == (True, True)
 
 
 @in_stores

@@ -25,9 +25,10 @@ class Compare:
 
 def command(argv: list[str]) -> int:
     """Writes the page, and prints the table of it."""
+    args = parse(Compare, argv)
+    console.phase("reading the runs")
     from worldloom.report import comparison
 
-    args = parse(Compare, argv)
     if args.out.suffix != ".html":
         raise ValueError(f"--out {args.out}: the page is an .html file")
     for run in args.runs:
@@ -37,6 +38,7 @@ def command(argv: list[str]) -> int:
                 "execution modes"
             )
     rows = comparison.compare(args.runs, task_of)
+    console.phase("writing the page")
     page = comparison.write_comparison(rows, args.out)
     if args.json:
         console.print_json({"runs": [row.to_dict() for row in rows], "report": page})

@@ -49,7 +49,7 @@ Prints a script that completes commands, worlds, algorithms, run folders and opt
   source <(worldloom completion zsh)       in ~/.zshrc
   worldloom completion fish | source       in ~/.config/fish/config.fish"""
 WITH_WORLD = ("train", "sweep", "bench", "envs")
-WITH_RUN = ("eval", "report", "export", "compare", "pushes", "serve", "runs", "studio")
+WITH_RUN = ("eval", "report", "compare", "serve", "runs", "studio")  # and whatever takes a `run`
 
 
 def command(argv: list[str]) -> int:
@@ -92,8 +92,8 @@ def _candidates(before: list[str], last: str) -> Iterable[str]:
         return SCRIPTS
     if name in WITH_WORLD and len(before) == 1:
         return suites.names()
-    runs = name in WITH_RUN or (name == "arc" and before[1] in ("scores", "submit"))
-    return _runs(last) if runs else ()
+    takes_run = "run" in _fields(where, _class_of(before, where), positional=True)
+    return _runs(last) if takes_run or name in WITH_RUN else ()
 
 
 def _runs(begun: str) -> Iterator[str]:
@@ -170,25 +170,24 @@ def _class_of(before: list[str], where: str) -> str:
     return next((own[name] for name in reversed(names) if name in own), "Flags")
 
 
-def _fields(module: str, name: str) -> Iterator[str]:
-    """The fields of a class, those of its bases first."""
+def _fields(module: str, name: str, positional: bool = False) -> Iterator[str]:
+    """The options of a class, those of its bases first; or what it takes by position."""
     cls = _defined(module, ast.ClassDef).get(name)
     if cls is None:
         imported = [node for node in _tree(module).body if isinstance(node, ast.ImportFrom)]
         sources = [i.module for i in imported if name in [alias.name for alias in i.names]]
         if sources and str(sources[0]).startswith("worldloom."):
-            yield from _fields(str(sources[0]), name)
+            yield from _fields(str(sources[0]), name, positional)
         return
     for base in cls.bases:
         if isinstance(base, ast.Name):
-            yield from _fields(module, base.id)
+            yield from _fields(module, base.id, positional)
     for node in cls.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        positional = "Positional" in ast.dump(node.annotation)
         if node.target.id == "hyper" and isinstance(node.annotation, ast.Name):
             yield from _fields(module, node.annotation.id)
-        elif not positional:
+        elif positional == ("Positional" in ast.dump(node.annotation)):
             yield node.target.id
 
 

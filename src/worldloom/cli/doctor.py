@@ -18,6 +18,7 @@ EXTRAS = {
     "robot": ("mujoco", "brax", "imageio_ffmpeg"),
     "plant": ("minari", "h5py"),
     "track": ("mlflow", "sqlalchemy", "alembic", "tensorboard"),
+    "wandb": ("wandb",),
     "serve": ("fastapi", "uvicorn"),
     "onnx": ("onnx", "onnxruntime"),
     "cuda": ("jax_cuda12_plugin",),

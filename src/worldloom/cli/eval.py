@@ -84,5 +84,6 @@ def _play(named: str, others: list[str], flags: Flags) -> int:
         suite, target = asked.schema.suite, suites.make(named, **asked.config.world)
     if suite.play is None:
         raise ValueError(f"--human: {named} is not a world that people can play here")
+    console.end()  # the terminal is the player's now
     suite.play(target, flags.seed)
     return 0

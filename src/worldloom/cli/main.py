@@ -36,6 +36,8 @@ COMMANDS = {
     "completion": "print a script that completes commands in bash, zsh or fish",
 }
 QUIET = "--quiet"
+HELP = {"-h", "--help", "--help-all"}
+SLOW_TO_START = ("train", "sweep", "eval")  # what they import for their settings imports jax
 FIRST_STEPS = """First steps:
   worldloom train treasurehunt          train, and write runs/.../report.html
   worldloom train arc                   learn to solve grid puzzles
@@ -100,6 +102,8 @@ def _run(args: list[str]) -> int:
     if name not in known:
         print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
         return 2
+    if name in SLOW_TO_START and rest and HELP.isdisjoint(rest):
+        console.phase("starting")
     return resolve(known[name][0])(rest)
 
 

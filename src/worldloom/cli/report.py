@@ -11,7 +11,6 @@ from worldloom import suites
 from worldloom.core.lazy import resolve
 from worldloom.training import console
 from worldloom.training.arguments import parse
-from worldloom.training.config import read_header
 
 KNOWN = "name a run folder, or a JSON file of `worldloom bench` or `sweep`"
 # kind of a JSON result -> what writes its page
@@ -55,6 +54,8 @@ def write_page(target: str | Path) -> Path:
     """
     target = Path(target)
     if target.is_dir():
+        from worldloom.training.config import read_header  # which imports jax
+
         return suites.suite(read_header(target)["suite"]).page(target)
     result = _read(target)
     kind = "bench" if isinstance(result.get("ratios"), dict) else str(result.get("kind"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from worldloom import suites
 from worldloom.report.axes import number
 from worldloom.report.run_list import USUAL, RunList
 from worldloom.training import console
@@ -71,9 +72,10 @@ def _go_on(folder: Path, row: dict[str, Any]) -> tuple[str, list[str] | None]:
         return "training now", None
     if not row["trained"]:
         return "no checkpoint: train anew", None
-    if row["status"] == "complete" or row["settings"].get("mode") == "torch_sequential":
-        state = "done" if row["status"] == "complete" else "stopped for good"
-        return f"{state}: eval", ["eval", str(folder)]
+    done = row["status"] == "complete"
+    known = row["suite"] in suites.SUITES  # it may be a later version's
+    if done or (known and suites.suite(row["suite"]).no_resume(row["settings"])):
+        return f"{'done' if done else 'stopped for good'}: eval", ["eval", str(folder)]
     return "stopped: train --resume", ["train", "--resume", str(folder)]
 
 

@@ -60,6 +60,7 @@ def command(argv: list[str]) -> int:
         """Print the address as JSON when it serves."""
 
     args = parse(Serve, argv, "worldloom serve", "serve a plant's policy over HTTP")
+    console.phase("loading", note=str(args.bundle))
     from worldloom.serving import serve  # first: it says what to install
     from worldloom.serving.connections import ConnectionLimits
     from worldloom.serving.controller import Limits
@@ -90,7 +91,6 @@ def command(argv: list[str]) -> int:
             text = f"serving {args.bundle} on {address}{open_}; records go to {config.log}"
             print(text, file=sys.stderr, flush=True)
 
-    console.phase("loading", note=str(args.bundle))
     use_compilation_cache()
     try:
         serve.run_server(config, ready)
@@ -100,14 +100,19 @@ def command(argv: list[str]) -> int:
     return 0
 
 
+def read_token(file: Path) -> str:
+    """The token that a file holds."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--token-file {file} cannot be read: {error}") from None
+
+
 def _token(file: Path | None, no_token: bool) -> str | None:
     if file is not None:
         if no_token:
             raise ValueError("--token-file and --no-token exclude each other; use one")
-        try:
-            return file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--token-file {file} cannot be read: {error}") from None
+        return read_token(file)
     if no_token:
         return None
     token = os.environ.get(TOKEN, "").strip()

@@ -47,10 +47,10 @@ def command(argv: list[str]) -> int:
         print(f"{USAGE}\n\n{flag_help(Flags)}")
         return 0
     named, flags, settings = split_flags(argv, Flags)
+    console.phase("preparing")
     from worldloom.cli.report import write_page
     from worldloom.training.sweep import sweep
 
-    console.phase("preparing")
     asked = read_request(named, settings, config=flags.config, preset=flags.preset)
     grid = parse_grid(asked.schema, flags.grid)
     line = shlex.join(["worldloom", "sweep", *argv])

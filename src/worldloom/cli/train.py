@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class Flags:
     resume: str = ""  # go on with this run folder from its newest checkpoint, to --steps
     config: str = ""  # a YAML file of settings; flags go before it
     preset: str = ""  # where settings start from, such as `original` in treasure hunt
-    track: tuple[str, ...] = ()  # also show the run in mlflow or tensorboard
+    track: tuple[str, ...] = ()  # also show the run in mlflow, tensorboard or wandb
     report: bool = True  # make pictures and report.html
     json: bool = False  # print the result as JSON
     profile: bool = False  # write a jax.profiler trace of the first two chunks into the run folder
@@ -84,18 +85,18 @@ def _use_devices(flags: Flags, settings: list[str]) -> bool:
 
 def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int:
     from worldloom.core import mesh
+    from worldloom.training.driver import Hook
     from worldloom.training.progress import ProfileTrace, ShowProgress
     from worldloom.training.run import run_folder, train
-    from worldloom.training.tracking import tracking_hooks
+    from worldloom.training.tracking import Tracking, tracking_hooks
 
     folder = Path(flags.resume) if flags.resume else run_folder(Path(flags.out), config)
-    hooks = [
-        *([] if console.is_quiet() else [ShowProgress()]),
-        *tracking_hooks(flags.track, folder),
-    ]
+    tracking = tracking_hooks(flags.track, folder)
+    hooks: list[Hook] = [*([] if console.is_quiet() else [ShowProgress()]), *tracking]
     hooks += [ProfileTrace()] if flags.profile else []
-    torch = getattr(config.settings, "mode", None) == "torch_sequential"  # which cannot go on
-    again = None if torch else shlex.join(["worldloom", "train", "--resume", str(folder)])
+    again = None
+    if not suite.no_resume(config.to_dict()):
+        again = shlex.join(["worldloom", "train", "--resume", str(folder)])
     try:
         run = train(
             suite,
@@ -113,17 +114,21 @@ def _train(suite: Suite, config: TrainConfig, flags: Flags, command: str) -> int
         print(f"stopped at once{going_on}", file=sys.stderr)
         return 130
     if mesh.leads():
-        _print_result(run, again, flags.json)
+        _print_result(run, again, flags.json, list(filter(None, map(Tracking.look, tracking))))
     return 130 if run.interrupted else 0
 
 
-def _print_result(run: Any, again: str | None, as_json: bool) -> None:
+def _print_result(
+    run: Any, again: str | None, as_json: bool, look: Sequence[Sequence[str]] = ()
+) -> None:
+    """look: commands that show the run in the trackers, word by word."""
     timing, config, scores = run.timing(), run.config, run.evaluation
     if as_json:
         summary = {"run": str(run.folder)} | timing
         if scores is not None:
             summary |= scores.to_dict() | {"score": scores.mean}
-        console.print_json(summary | {"interrupted": run.interrupted, "resume": again})
+        shown = {"look": [shlex.join(words) for words in look]} if look else {}
+        console.print_json(summary | {"interrupted": run.interrupted, "resume": again} | shown)
         return
     unit = "updates" if config.algorithm.loop == "offline" else "steps"
     shown = {"scores": "not evaluated yet"} if scores is None else scores.lines()
@@ -135,6 +140,7 @@ def _print_result(run: Any, again: str | None, as_json: bool) -> None:
         if (run.folder / f"{name}.html").exists():
             shown[name] = run.folder / f"{name}.html"
     console.facts(f"{config.env}, {config.algo}, seed {config.seed}", shown)
+    console.listed("look:", look)
     if run.interrupted and again:
         console.next_steps(["train", "--resume", run.folder])
         return

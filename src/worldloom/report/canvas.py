@@ -16,11 +16,11 @@ class Pen:
     Colours are (red, green, blue) or, translucent, (red, green, blue, alpha).
     """
 
-    def __init__(self, tile: int):
+    def __init__(self, tile: int, supersampling: int = _SUPERSAMPLING):
         from PIL import Image
 
         self.tile = tile
-        self.side = tile * _SUPERSAMPLING
+        self.side = tile * supersampling
         self.image = Image.new("RGBA", (self.side, self.side))
 
     def _paint(self, fill: Ink, draw: Callable[[Any, Ink], None]) -> None:
@@ -67,12 +67,15 @@ class Pen:
         for x, y in points:
             self.disc(x, y, width / 2, fill)
 
-    def text(self, text: str, x: float, y: float, size: float, fill: Ink) -> None:
+    def text(
+        self, text: str, x: float, y: float, size: float, fill: Ink, anchor: str = "mm"
+    ) -> None:
+        """anchor: as Pillow's; "mm" is the middle, "ls" the left end of the base line."""
         from PIL import ImageFont
 
         font = ImageFont.load_default(size * self.side)
         place = tuple(self._at(x, y))
-        self._paint(fill, lambda draw, ink: draw.text(place, text, ink, font, anchor="mm"))
+        self._paint(fill, lambda draw, ink: draw.text(place, text, ink, font, anchor=anchor))
 
     def finish(self) -> np.ndarray:
         """The sprite (tile, tile, 4) uint8."""

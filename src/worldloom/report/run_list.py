@@ -2,15 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from worldloom.core.names import one_line
 from worldloom.report.page import flat, shown
-from worldloom.report.run_page import thin
-from worldloom.report.runs import Row, Run, is_number, read_run
+from worldloom.report.runs import Row, Run, is_number, left_out, read_run
+from worldloom.report.tail import Columns, Tail
 from worldloom.training.folders import is_locked
 
 USUAL = Path("runs")  # where they are written unless one says otherwise
@@ -18,6 +20,7 @@ MARKS = ("config.json", "metrics.jsonl", "checkpoints", "sweep.json")  # each is
 DATED = ("config.json", "metrics.jsonl", "eval.jsonl", "timing.json", "sweep.json")
 DEPTH = 3  # folders within folders
 POINTS = 400  # of a curve
+CURVES = 32  # runs whose curves are kept at hand: more than one would lay over each other
 _SERVED = re.compile(r"[\w+-][\w.+-]*\.(html|gif|png|svg|mp4)")
 
 
@@ -29,6 +32,9 @@ class RunList:
         if not self.folder.is_dir() and self.folder != USUAL:  # which the first run makes
             raise ValueError(f"{folder} is not a folder; name one that holds runs")
         self._rows: dict[Path, tuple[Any, Row]] = {}
+        self._tails: dict[Path, Tail] = {}
+        self._curves: OrderedDict[Path, dict[str, Columns]] = OrderedDict()
+        self._lock = threading.Lock()  # a server asks from several threads
 
     def paths(self) -> dict[str, Path]:
         """Every run folder, damaged ones too."""
@@ -50,16 +56,34 @@ class RunList:
     def _row(self, name: str, path: Path) -> Row:
         # Whatever a row is made of has one of these names, and a new size or time when it changes.
         stamp = [(f.name, *_changed(f)) for f in _files(path)]
-        known = self._rows.get(path)
-        if known is None or known[0] != stamp:
-            known = self._rows[path] = stamp, _row(path)
+        with self._lock:
+            known = self._rows.get(path)
+            if known is None or known[0] != stamp:
+                known = self._rows[path] = stamp, _row(path, self._newest)
         status = {"status": "running"} if is_locked(path) else {}
         return known[1] | {"run": name, "name": path.resolve().name} | status
 
+    def _newest(self, path: Path, unreadable: list[str]) -> list[Row]:
+        """The newest row of a file alone, for which no more than what is new of it is read."""
+        tail = self._tails.setdefault(path, Tail(path))
+        tail.rows()
+        if tail.damaged or (tail.torn and not is_locked(path.parent)):  # or it is being written
+            unreadable.append(left_out(path))
+        return [tail.newest] if tail.newest else []
+
     def curves(self, name: str) -> dict[str, dict[str, list[Any]]]:
         """Columns of numbers of a run, while it trained and of its evaluations."""
-        run = read_run(self.path(name))
-        return {"training": _columns(run.metrics), "evaluation": _columns(run.evals)}
+        path = self.path(name)
+        read_run(path, lambda *_: [])  # says what is wrong with it
+        with self._lock:
+            files = self._curves.pop(path, None) or {
+                "training": Columns(path / "metrics.jsonl"),
+                "evaluation": Columns(path / "eval.jsonl"),
+            }
+            self._curves[path] = files
+            while len(self._curves) > CURVES:
+                self._curves.popitem(last=False)
+            return {kind: columns.thinned(POINTS) for kind, columns in files.items()}
 
     def file(self, name: str, file: str) -> Path:
         """A page or film in a run's own folder; a ValueError for anything else."""
@@ -80,46 +104,26 @@ class Follower:
         path = runs.path(name)
         self._runs, self._name, self._path, self._last = runs, name, path, None
         self._files = {
-            "training": _Tail(path / "metrics.jsonl", metrics),
-            "evaluation": _Tail(path / "eval.jsonl", evals),
+            "training": Tail(path / "metrics.jsonl"),
+            "evaluation": Tail(path / "eval.jsonl"),
         }
+        self._known = {"training": metrics, "evaluation": evals}  # iterations
 
     def news(self) -> Row | None:
         """New rows of both kinds and the run's own row; None if nothing has changed."""
         if not self._path.is_dir():
             raise ValueError(f"{self._name} is not there any more")
-        rows = {kind: tail.rows() for kind, tail in self._files.items()}
+        rows = {kind: self._new(kind) for kind in self._files}
         about = self._runs._row(self._name, self._path)
         if about == self._last and not any(rows.values()):
             return None
         self._last = about
         return rows | {"row": about}
 
-
-class _Tail:
-    """Whole lines that are added to a file of JSON lines."""
-
-    def __init__(self, path: Path, after: int):
-        self._path, self._after, self._offset = path, after, 0
-
-    def rows(self) -> list[Row]:
-        if not self._path.is_file():
-            return []
-        with self._path.open("rb") as file:
-            if file.seek(0, 2) < self._offset:  # a run that goes on has dropped its last rows
-                self._offset = 0
-            file.seek(self._offset)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        rows = []
-        for line in whole.splitlines():
-            with suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict) and is_number(row.get("iteration")):
-                    rows.append(row)
-        new = [row for row in rows if row["iteration"] > self._after]
-        self._after = max([self._after, *(row["iteration"] for row in new)])
+    def _new(self, kind: str) -> list[Row]:
+        known = self._known[kind]
+        new = [row for row in self._files[kind].rows() if row["iteration"] > known]
+        self._known[kind] = max([known, *(row["iteration"] for row in new)])
         return [{n: v for n, v in flat(row).items() if is_number(v)} for row in new]
 
 
@@ -147,7 +151,7 @@ def _changed(path: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _row(path: Path) -> Row:
+def _row(path: Path, read_lines: Callable[[Path, list[str]], list[Row]]) -> Row:
     """What a table says of a run, as JSON."""
     when = max(_changed(path / name)[0] for name in DATED) / 1e9
     files = [f.name for f in _files(path) if _SERVED.fullmatch(f.name) and not f.is_symlink()]
@@ -159,7 +163,9 @@ def _row(path: Path) -> Row:
     }
     try:
         is_sweep = (path / "sweep.json").is_file()
-        return row | (_sweep(path / "sweep.json") if is_sweep else _facts(read_run(path)))
+        return row | (
+            _sweep(path / "sweep.json") if is_sweep else _facts(read_run(path, read_lines))
+        )
     except (TypeError, AttributeError):
         problem = "its JSON holds something else"
     except (ValueError, OverflowError, RecursionError, OSError) as error:
@@ -208,13 +214,3 @@ def _sweep(path: Path) -> Row:
 
 def _finite(value: Any) -> float | None:
     return value if is_number(value) else None
-
-
-def _columns(rows: list[Row]) -> dict[str, list[Any]]:
-    """Rows as columns of at most POINTS numbers; null where there is none."""
-    rows = [flat(row) for row in rows]
-    names = dict.fromkeys(n for row in rows for n, value in row.items() if is_number(value))
-    order = range(len(rows))
-    return {
-        name: thin(order, [_finite(row.get(name)) for row in rows], POINTS)[1] for name in names
-    }

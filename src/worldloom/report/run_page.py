@@ -12,6 +12,7 @@ from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.runs import Run, column, is_number
 
+OVER = {"steps": "", "seconds": "seconds of training"}  # what curves run over, and its label
 POINTS = 400  # a line of more points than this is averaged
 # Of the run itself; the palette is left to agents, and to ways to act.
 TRAINING, GREEDY = "soft", "ink"
@@ -134,22 +135,31 @@ def thin(
 def learning(run: Run, y_label: str = "return of an episode", unit: str = "steps") -> Part:
     """Learning curves over steps and over seconds: training, and greedy evaluations."""
     charts = []
-    for over, label in (("steps", unit), ("seconds", "seconds of training")):
-        lines = training_line(run, over)
-        if run.evals:
-            columns = [column(run.evals, name) for name in (over, "mean", "stderr")]
-            lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=GREEDY))
-        if lines and any(map(is_number, [*run.column(over), *column(run.evals, over)])):
-            chart = line_chart(
-                lines,
-                label,
-                y_label,
-                title="Learning curve" if over == "steps" else "Learning curve over time",
-                references=run.reference_scores(),
-                height=380 if over == "steps" else 300,
-            )
+    for over in OVER:
+        chart = learning_chart(run, over, y_label, unit)
+        if chart is not None:
             charts.append(page.figure(chart, _averaged(run) if over == "steps" else ""))
     return page.section("Learning", *charts)
+
+
+def learning_chart(
+    run: Run, over: str = "steps", y_label: str = "return of an episode", unit: str = "steps"
+) -> dict[str, Any] | None:
+    """Training and greedy evaluations over steps or seconds; None if nothing was written yet."""
+    lines = training_line(run, over)
+    if run.evals:
+        columns = [column(run.evals, name) for name in (over, "mean", "stderr")]
+        lines.append(with_error("greedy evaluation ± s.e.", *columns, dots=True, color=GREEDY))
+    if not lines or not any(map(is_number, [*run.column(over), *column(run.evals, over)])):
+        return None
+    return line_chart(
+        lines,
+        OVER[over] or unit,
+        y_label,
+        title="Learning curve" if over == "steps" else "Learning curve over time",
+        references=run.reference_scores(),
+        height=380 if over == "steps" else 300,
+    )
 
 
 def training_line(run: Run, over: str = "steps") -> list[Series]:

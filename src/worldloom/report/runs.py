@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -64,8 +64,14 @@ def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return [row.get(name) for row in rows]
 
 
-def read_run(folder: str | Path) -> Run:
-    """Reads a run folder; a ValueError in one line if it is not one."""
+def read_run(
+    folder: str | Path, read_lines: Callable[[Path, list[str]], list[Row]] | None = None
+) -> Run:
+    """Reads a run folder; a ValueError in one line if it is not one.
+
+    read_lines(path, unreadable): another way to read its JSON lines, such as the last alone.
+    """
+    read_lines = read_lines or _json_lines
     folder = Path(folder)
     expected = "expected a folder written by `worldloom train`, with config.json and metrics.jsonl"
     path = folder / "config.json"
@@ -88,8 +94,8 @@ def read_run(folder: str | Path) -> Run:
     return Run(
         path=folder,
         about=about,
-        metrics=_by_iteration(_json_lines(folder / "metrics.jsonl", unreadable)),
-        evals=_by_iteration(_json_lines(folder / "eval.jsonl", unreadable)),
+        metrics=_by_iteration(read_lines(folder / "metrics.jsonl", unreadable)),
+        evals=_by_iteration(read_lines(folder / "eval.jsonl", unreadable)),
         timing=_json_object(folder / "timing.json", unreadable),
         has_checkpoint=any((folder / "checkpoints").glob("*")),
         unreadable=unreadable,
@@ -116,7 +122,7 @@ def read_csv_tail(path: Path, unreadable: list[str]) -> list[Row]:
         if len(values) == len(names):
             rows.append({n: _number(v) for n, v in zip(names, values, strict=True)})
         elif values:
-            unreadable.append(f"A line of {path.name} could not be read and is left out.")
+            unreadable.append(left_out(path))
     return rows
 
 
@@ -138,8 +144,13 @@ def _json_lines(path: Path, unreadable: list[str]) -> list[Row]:
         if isinstance(row, dict):
             rows.append(row)
         elif row is not None:
-            unreadable.append(f"A line of {path.name} could not be read and is left out.")
+            unreadable.append(left_out(path))
     return rows
+
+
+def left_out(path: Path) -> str:
+    """What is said where a line of a file cannot be read."""
+    return f"A line of {path.name} could not be read and is left out."
 
 
 def _by_iteration(rows: list[Row]) -> list[Row]:

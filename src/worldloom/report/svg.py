@@ -7,7 +7,7 @@ from worldloom.report.axes import Scale, tick_labels
 from worldloom.report.colors import Color, css_color, palette_css, series_color
 
 TEXT_SIZE = 12.5  # pixels: charts are drawn at the size at which they are shown
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 # Pictures in a README stand alone: what a page's stylesheet has, they bring along.
 _STYLE = (
     palette_css().replace(":root", ".wl-chart")
@@ -22,7 +22,7 @@ def chart(parts: Iterable[str], width: float, height: float, title: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="wl-chart" viewBox="0 0 {width:g} '
         f'{height:g}" width="{width:g}" height="{height:g}" role="img" '
-        f'aria-label="{escape(title)}" font-family="{_FONT}" font-size="{TEXT_SIZE}" '
+        f'aria-label="{escape(title)}" font-family="{FONT}" font-size="{TEXT_SIZE}" '
         f'fill="currentColor"><style>{_STYLE}</style>{"".join(parts)}</svg>'
     )
 

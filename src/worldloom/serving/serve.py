@@ -26,6 +26,7 @@ from worldloom.serving.controller import DRAIN_SECONDS, Controller, Limits
 from worldloom.serving.gate import GateRules, is_loopback
 from worldloom.serving.journal import Fsync, Journal
 from worldloom.serving.server_app import make_app
+from worldloom.training.console import phase
 
 SWITCH_SECONDS = 0.0005  # how long one thread may keep the others from running
 SPARE_FILES = 64  # besides connections
@@ -55,9 +56,11 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     """
     check(config)
     bundle = load_bundle(config.bundle)
+    phase("compiling")
     bundle.warm()
     listener = listen(config.host, config.port)
     try:
+        phase("reading the log", note=str(config.log))
         journal = Journal(config.log, config.fsync, int(config.segment_mb * 1e6))
         try:
             same_policy(journal, bundle)

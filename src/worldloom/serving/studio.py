@@ -13,6 +13,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -21,12 +22,20 @@ from typing import Any, Protocol
 
 from worldloom.core.names import one_line
 from worldloom.serving.connections import ConnectionLimits
-from worldloom.serving.serve import address_of, listen, run_until_signal, settings, uvicorn
+from worldloom.serving.serve import (  # which says what to install
+    address_of,
+    is_loopback,
+    listen,
+    run_until_signal,
+    settings,
+    uvicorn,
+)
 from worldloom.training.suite import Session, Suite
 
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS = 0.5  # from one look at a run's files to the next
-SESSIONS = 4  # the oldest ends when there is another
+SESSIONS = 4  # the one that was played longest ago ends when there is another
+MOVED = "this session goes on in another tab"
 _ASSET = re.compile(r"[a-zA-Z][\w.]*\.(js|css|html)")
 _KINDS = {"js": "text/javascript", "css": "text/css", "html": "text/html; charset=utf-8"}
 # Our page loads what is served here and nothing else; that of a suite, in a frame of it, nothing at
@@ -57,12 +66,14 @@ class Runs(Protocol):
 class Studio:
     """What is shown.
 
-    suites: by name, of which those with a `studio` can be played. load(folder), make(env): a run,
-    and a world. assets(suite): where its scripts lie. vendor: where uPlot lies.
+    suites: by name, of which those with a `studio` can be played. worlds(suite): its worlds by
+    name, with a line about each. load(folder), make(env): a run, and a world. assets(suite): where
+    its scripts lie. vendor: where uPlot lies.
     """
 
     runs: Runs
     suites: Mapping[str, Suite]
+    worlds: Callable[[str], Mapping[str, str]]
     load: Callable[[Path], Any]
     make: Callable[[str], Any]
     assets: Callable[[str], Traversable]
@@ -71,14 +82,11 @@ class Studio:
 
     def about(self) -> dict[str, Any]:
         """What the page needs to know before anything else."""
-        playable = {name: suite for name, suite in self.suites.items() if suite.studio}
+        playable = [name for name, suite in self.suites.items() if suite.studio]
         return {
             "folder": str(self.runs.folder.resolve()),
             "palette": self.palette,
-            "suites": {
-                name: {world: about.description for world, about in suite.worlds.items()}
-                for name, suite in playable.items()
-            },
+            "suites": {name: dict(self.worlds(name)) for name in playable},
         }
 
     def open(self, suite: str, run: str | None, world: str | None) -> Session:
@@ -89,32 +97,64 @@ class Studio:
         if (run is None) == (world is None):
             raise ValueError("name a run or a world to play in, and not both")
         if world is not None:
-            if world not in known.worlds:
+            if world not in self.worlds(suite):
                 raise ValueError(f"{suite} has no world {world[:80]!r}")
             return known.studio(self.make(world))
         return known.studio(self.load(self.runs.path(run or "")))
 
 
+class Moved(ValueError):
+    """Another tab of the browser has taken the session over."""
+
+
 @dataclass
 class _Open:
-    """A session that somebody plays, one call after the other."""
+    """A session that somebody plays in one tab of a browser, one call after the other.
+
+    Whoever opens it later takes it over: `tab` is the one that may play, `stream` the number of the
+    one stream that moves its world on. Two of them would make time run twice as fast.
+    """
 
     session: Session
+    tab: str = ""
+    stream: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def call(self, name: str, *args: Any) -> Any:
+    def enter(self, name: str, *args: Any) -> dict[str, Any]:
+        """Gives the session to a tab, which gets its name here, with what it is and its state."""
         with self.lock:
+            state = getattr(self.session, name)(*args)
+            self.tab = secrets.token_hex(8)
+            return {"tab": self.tab, "about": self.session.describe(), "state": state}
+
+    def call(self, tab: str, name: str, *args: Any, stream: int | None = None) -> Any:
+        with self.lock:
+            if tab != self.tab or stream not in (None, self.stream):
+                raise Moved(MOVED)
             return getattr(self.session, name)(*args)
 
 
-def run_studio(studio: Studio, token: str, ready: Callable[[str], None], port: int = 0) -> None:
-    """Shows the studio on this machine until SIGTERM or Ctrl-C. ready: told the whole address."""
+def run_studio(
+    studio: Studio,
+    token: str,
+    ready: Callable[[str], None],
+    port: int = 0,
+    host: str = LOOPBACK,
+) -> None:
+    """Shows the studio until SIGTERM or Ctrl-C. ready: told the whole address.
+
+    It answers to names of this machine alone, also where `host` can be reached from others.
+    """
     if not 0 <= port <= 65535:
         raise ValueError(f"--port {port}: ports are numbers from 0 (any that is free) to 65535")
-    listener = listen(LOOPBACK, port)
+    if len(token) < 16:
+        raise ValueError(f"the token has {len(token)} characters; use at least 16")
+    listener = listen(host, port)
     try:
         server = make_server(studio, token, listener)
-        ready(f"{address_of(listener)}/?token={token}")
+        at = address_of(listener)
+        at = at if is_loopback(host) else f"http://{LOOPBACK}:{at.rpartition(':')[2]}"
+        ready(f"{at}/?token={token}")
         run_until_signal(server, listener)
     finally:
         listener.close()
@@ -161,6 +201,9 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
                     try:
                         event = await asyncio.to_thread(next_event)
                         news = ": nothing new" if event is None else f"data: {_compact(event)}"
+                    except Moved as error:
+                        yield f"event: moved\ndata: {json.dumps(str(error))}\n\n"
+                        return
                     except Exception as error:  # of any kind: the browser would ask for ever
                         yield f"event: problem\ndata: {json.dumps(one_line(error))}\n\n"
                         return
@@ -182,10 +225,15 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
             raise ValueError("the body must be a JSON object")
         return content
 
-    def opened(name: str) -> _Open:
-        if name not in sessions:
+    def opened(request: Request) -> tuple[_Open, str]:
+        """A session that was begun, and the tab that asks for it."""
+        name = request.path_params["name"]
+        session = sessions.get(name)
+        if session is None:
             raise ValueError("this session has ended; start another")
-        return sessions[name]
+        with suppress(KeyError):  # it has ended this very moment
+            sessions.move_to_end(name)
+        return session, request.query_params.get("tab", "")
 
     async def start(request: Request) -> Response:
         content = await body_of(request)
@@ -194,29 +242,41 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
         if any(not isinstance(name, str | None) for name in named):
             raise ValueError("a run and a world are given by their names")
         session = _Open(await asyncio.to_thread(studio.open, suite, *named))
-        state = await asyncio.to_thread(session.call, "reset", seed)
+        begun = await asyncio.to_thread(session.enter, "reset", seed)
         name = secrets.token_hex(8)
         sessions[name] = session
         while len(sessions) > SESSIONS:
             sessions.popitem(last=False)
-        return answer({"id": name, "about": session.session.describe(), "state": state})
+        return answer(begun | {"id": name})
+
+    async def join(request: Request) -> Response:
+        session, _ = opened(request)
+        entered = await asyncio.to_thread(session.enter, "state")
+        return answer(entered | {"id": request.path_params["name"]})
 
     async def act(request: Request) -> Response:
-        session = opened(request.path_params["name"])
+        session, tab = opened(request)
         content = await body_of(request)
-        return answer(await asyncio.to_thread(session.call, "act", content))
+        return answer(await asyncio.to_thread(session.call, tab, "act", content))
 
     async def reset(request: Request) -> Response:
-        session = opened(request.path_params["name"])
+        session, tab = opened(request)
         seed = _seed(await body_of(request))
-        return answer(await asyncio.to_thread(session.call, "reset", seed))
+        return answer(await asyncio.to_thread(session.call, tab, "reset", seed))
 
     async def play(request: Request) -> Response:
-        session = opened(request.path_params["name"])
+        session, tab = opened(request)
         period = session.session.describe().get("period")
         if not period:
             raise ValueError("this world waits for what you do; there is nothing to stream")
-        return stream(lambda: session.call("act", {}), period)
+        session.stream += tab == session.tab  # one that was there before ends
+        number = session.stream
+
+        def step() -> Any:
+            opened(request)  # or it has ended
+            return session.call(tab, "act", {}, stream=number)
+
+        return stream(step, period)
 
     async def live(request: Request) -> Response:
         query = request.query_params
@@ -261,6 +321,7 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
 
     async def refuse(request: Request, error: Exception) -> Response:
         status = 404 if request.method == "GET" else 422
+        status = 409 if isinstance(error, Moved) else status
         return answer({"detail": one_line(error)}, status)
 
     async def about(request: Request) -> Response:
@@ -280,6 +341,7 @@ def make_app(studio: Studio, token: str, cookie: str, stopping: Callable[[], boo
     for path, handler in {
         "/api/sessions": start,
         "/api/sessions/{name}/act": act,
+        "/api/sessions/{name}/join": join,
         "/api/sessions/{name}/reset": reset,
     }.items():
         app.add_route(path, handler, ["POST"])

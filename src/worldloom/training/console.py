@@ -59,8 +59,13 @@ def next_steps(*commands: Sequence[Any]) -> None:
     called = Path(sys.argv[0])
     unknown = [called] if called.name == "worldloom" else [sys.executable, "-m", "worldloom"]
     program = ["worldloom"] if shutil.which("worldloom") else unknown
+    listed("next:", [[*program, *command] for command in commands])
+
+
+def listed(label: str, commands: Sequence[Sequence[Any]]) -> None:
+    """Prints commands, word by word, one below the other behind a label."""
     for n, command in enumerate(commands):
-        say(f"{'     ' if n else 'next:'} {shlex.join(map(str, [*program, *command]))}")
+        say(f"{' ' * len(label) if n else label} {shlex.join(map(str, command))}")
 
 
 def facts(title: str, values: Mapping[str, Any]) -> None:

@@ -70,7 +70,9 @@ def plan_of(config: TrainConfig, steps_per_iteration: int) -> Plan:
 class Hook:
     """Work on the host between chunks; override what you need.
 
-    phase: what is being done at the end of a run and when it is filmed, in a word or two.
+    What a hook raises there ends the run as Ctrl-C does, with a checkpoint, and is raised then.
+    `run.stop()` asks for such an end. phase: what is being done at the end of a run and when it is
+    filmed, in a word or two.
     """
 
     phase = ""
@@ -83,9 +85,29 @@ class Hook:
     def on_record(self, run: "Run") -> None:
         """Every `record_every` steps: time for a film."""
 
+    def on_chunk(self, run: "Run") -> None:
+        """After a chunk and all that belongs to it: evaluation, checkpoint, film."""
+
     def on_end(self, run: "Run") -> None: ...
     def close(self) -> None:
         """Called last, also when the run failed."""
+
+
+class _Hooks:
+    """The hooks of a run in training. One that raises is told no more, and the run ends."""
+
+    def __init__(self, hooks: Sequence[Hook]):
+        self._listening, self.error = list(hooks), None
+
+    def tell(self, occasion: str, run: "Run", *news: Any) -> None:
+        for hook in list(self._listening):
+            try:
+                getattr(hook, occasion)(run, *news)
+            except Exception as error:
+                if getattr(error, "errno", None) in DISK_ERRORS:
+                    raise  # where no checkpoint could be written either
+                self._listening.remove(hook)
+                self.error = self.error or error
 
 
 def open_checkpoints(folder: Path) -> Checkpoints:
@@ -161,8 +183,12 @@ def _drive(run: "Run", resume: bool, hooks: Sequence[Hook], command: str) -> "Ru
                 write_json(folder / "config.json", _header(run, command))
             for hook in hooks:
                 hook.on_start(run)
-            _loop(run, checkpoints, hooks, stop)
+            told = _Hooks(hooks)
+            _loop(run, checkpoints, told, stop)
         run.interrupted = trainer.iteration < plan.total
+        if told.error is not None:
+            told.error.add_note(f"{folder} keeps its checkpoint of step {run.steps:,}: resume it")
+            raise told.error
         if leads() and run.evaluation is None and not run.interrupted:
             run.evaluation = _score(run)  # resumed after its last step: nothing was left to do
         for hook in hooks:
@@ -239,7 +265,7 @@ class _Rows(Hook):
                 sink.close()
 
 
-def _advance(run: "Run", hooks: Sequence[Hook]) -> None:
+def _advance(run: "Run", hooks: _Hooks) -> None:
     """One chunk, and what it came to: a row for each iteration, with its share of the seconds."""
     phase("training")
     trainer, first, before = run.trainer, run.trainer.iteration, run.train_seconds
@@ -258,8 +284,7 @@ def _advance(run: "Run", hooks: Sequence[Hook]) -> None:
         }
         for n in range(1, len(finite) + 1)
     ]
-    for hook in hooks:
-        hook.on_iterations(run, rows)
+    hooks.tell("on_iterations", run, rows)
     if not finite.all():
         raise ValueError(
             f"step {rows[int(np.argmin(finite))]['steps']:,}: rewards or losses are no longer "
@@ -269,7 +294,7 @@ def _advance(run: "Run", hooks: Sequence[Hook]) -> None:
 
 
 def _loop(
-    run: "Run", checkpoints: Checkpoints | None, hooks: Sequence[Hook], stop: threading.Event
+    run: "Run", checkpoints: Checkpoints | None, hooks: _Hooks, stop: threading.Event
 ) -> None:
     plan, trainer = run.plan, run.trainer
 
@@ -288,23 +313,24 @@ def _loop(
                 sync(path)  # or the tables could miss rows of what the checkpoint has behind it
             checkpoints.save(trainer.iteration, state)
 
-    # Asked once a chunk, by all processes.
-    while trainer.iteration < plan.total and not agreed(stop.is_set()):
+    def asked_to_stop() -> bool:  # once a chunk, by all processes
+        return agreed(stop.is_set() or run.asked_to_stop or hooks.error is not None)
+
+    while trainer.iteration < plan.total and not asked_to_stop():
         _advance(run, hooks)
         last = trainer.iteration >= plan.total
         # Before the checkpoint: a run killed here evaluates again when it is resumed.
         if leads() and (last or due(plan.eval_every)):
             run.evaluation = evaluation = _score(run)
             run.eval_seconds += evaluation.seconds
-            for hook in hooks:
-                hook.on_evaluation(run, evaluation)
+            hooks.tell("on_evaluation", run, evaluation)
             write_timing()
         if last or due(plan.checkpoint_every):
             save()
         if due(plan.record_every):
             phase("filming")
-            for hook in hooks:
-                hook.on_record(run)
+            hooks.tell("on_record", run)
+        hooks.tell("on_chunk", run)
     if trainer.iteration < plan.total:  # stopped
         save()
 

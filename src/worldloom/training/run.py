@@ -2,7 +2,7 @@
 
 import html
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,10 +16,12 @@ from worldloom import algos
 from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_seed
 from worldloom.core.draws import as_key
+from worldloom.core.lazy import resolve
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.training.config import TrainConfig, make_config, read_header
 from worldloom.training.driver import Hook, Plan, drive, open_checkpoints, plan_of, set_clock
 from worldloom.training.folders import new_folder, world_label
+from worldloom.training.hooks import Hooks, as_hooks
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import use_compilation_cache
 from worldloom.training.sinks import read_json_lines
@@ -44,6 +46,7 @@ class Run:
     eval_seconds: float = 0.0
     evaluation: Evaluation | None = None
     interrupted: bool = False
+    asked_to_stop: bool = False
     _evaluators: dict[int, Evaluator] = field(default_factory=dict, repr=False)
 
     @property
@@ -74,6 +77,10 @@ class Run:
         if episodes not in self._evaluators:
             self._evaluators[episodes] = self.problem.make_evaluator(self.trainer, episodes)
         return self._evaluators[episodes]
+
+    def stop(self) -> None:
+        """Asks a run that trains, from a hook, to end after this chunk as Ctrl-C does."""
+        self.asked_to_stop = True
 
     def act(self, obs: PyTree, key: Key | None = None) -> Array:
         """Greedy actions (B, ...) for observations (B, ...); with a key, explored as in training.
@@ -165,6 +172,19 @@ class Run:
             "steps": self.steps,
             "steps_per_second": round(rate, 1),
         }
+
+    def plot(self, metric: str | None = None, *, over: str = "steps") -> Any:
+        """The learning curve, or a column of `metrics`, as a picture.
+
+        A notebook shows it; `run.plot().save("curve.png")`, or .svg, writes it.
+
+        Args:
+            metric: such as "loss"; by default return and evaluations.
+            over: "steps" or "seconds".
+        """
+        unit = "updates" if self.config.algorithm.loop == "offline" else "steps"
+        draw = resolve("worldloom.report.picture:plot")  # by name: it is of a layer above this one
+        return draw(self.folder, metric, over, unit)
 
     def report(self) -> Path:
         """Writes report.html into the run's folder; its path."""
@@ -282,16 +302,17 @@ def train(
     *,
     resume: bool = False,
     report: bool = True,
-    hooks: Sequence[Hook] = (),
+    hooks: Hooks = (),
     command: str = "",
 ) -> Run:
     """Trains to `config.steps`; with `resume` on from the newest checkpoint in `folder`.
 
-    Ctrl-C ends it after the current chunk with a checkpoint; `run.interrupted` then says so.
+    hooks: functions of (steps, metrics) and `Hook`s, called between chunks. Ctrl-C ends it after
+    the current chunk with a checkpoint; `run.interrupted` then says so.
     Compiled programs are kept in JAX's persistent cache.
     """
     use_compilation_cache()
-    folder = Path(folder)
+    folder, given = Path(folder), as_hooks(hooks)
     if resume:
         check_resumable(folder, read_config(folder, suite), config)
     else:
@@ -300,7 +321,7 @@ def train(
     own = [*run.problem.hooks, *(run.problem.pictures if report else ())]
     if report:
         own.append(_Report())
-    return drive(run, resume=resume, hooks=[*hooks, *own], command=command)
+    return drive(run, resume=resume, hooks=[*given, *own], command=command)
 
 
 def _open(suite: Suite, config: TrainConfig, folder: Path, existing: bool) -> Run:

@@ -45,6 +45,7 @@ class Suite:
     GIF of an episode. play(run or env, seed): lets a person play. studio(run or env): a `Session`
     for the browser, which the module `studio.js` beside it shows. presets: settings by name to
     start from. commands: its own commands, name -> ("module:function", one line for people).
+    no_resume(settings): why a run with these settings can never go on; "" where it can.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Suite:
     studio: "Callable[..., Session] | None" = None
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    no_resume: Callable[[Mapping[str, Any]], str] = lambda settings: ""
 
     def rules_of(self, env: str) -> type | None:
         """The dataclass of a world's options; a registered world has options of its own."""

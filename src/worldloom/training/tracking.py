@@ -7,6 +7,7 @@ from typing import Any
 
 from worldloom.core.files import read_json
 from worldloom.training.driver import Hook, curves
+from worldloom.training.hooks import evaluation_metrics
 from worldloom.training.run import Run
 from worldloom.training.trackers.async_logger import MinimalAsyncLogger
 from worldloom.training.trackers.tracker import Tracker, open_tracker
@@ -20,11 +21,11 @@ FILES = (
 _PATIENCE, _HASTE = 60.0, 10.0
 
 
-def tracking_hooks(names: Sequence[str], folder: Path) -> list[Hook]:
+def tracking_hooks(names: Sequence[str], folder: Path) -> "list[Tracking]":
     """Hooks that show the run in `folder` with the trackers of these names.
 
-    `mlflow` and `tensorboard` are known; a ValueError for others, an ImportError with the remedy
-    where one is not installed. Nothing is imported or written before the run starts.
+    `mlflow`, `tensorboard` and `wandb` are known; a ValueError for others, an ImportError with the
+    remedy where one is not installed. Nothing is imported or written before the run starts.
     """
     return [Tracking(open_tracker(name, Path(folder))) for name in dict.fromkeys(names)]
 
@@ -55,10 +56,7 @@ class Tracking(Hook):
         self._tell({"rows": [curves(row) for row in rows]})
 
     def on_evaluation(self, run: Run, evaluation: Any) -> None:
-        # A list holds its episodes here, which are no curves.
-        metrics = getattr(evaluation, "metrics", evaluation.to_dict)()
-        scores = {k: v for k, v in metrics.items() if not isinstance(v, list)}
-        self._tell({"rows": [{"steps": run.steps, "eval": scores}]})
+        self._tell({"rows": [{"steps": run.steps, "eval": evaluation_metrics(evaluation)}]})
 
     def on_end(self, run: Run) -> None:
         self._status, self._steps = "KILLED" if run.interrupted else "FINISHED", run.steps
@@ -75,6 +73,10 @@ class Tracking(Hook):
         self._logger.close(_PATIENCE if self._status == "FINISHED" else _HASTE)
         self.tracker.failures += self._logger.dropped
         self._logger = None
+
+    def look(self) -> list[str]:
+        """How to look at the run there: see `Tracker.look`."""
+        return self.tracker.look()
 
     def _tell(self, news: Mapping[str, Any]) -> None:
         if self._logger is not None:

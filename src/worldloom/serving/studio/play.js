@@ -3,6 +3,7 @@ import {about, complain, get, guarded, h, post} from "./studio.js";
 import {lineChart} from "./charts.js";
 
 const loaded = new Map();
+const MOVED = 409; // another tab of the browser plays the session now
 
 function script(path) { // scripts that are no modules, once each
   if (!loaded.has(path)) {
@@ -20,47 +21,72 @@ export function showPlay(main, suite, chosen) {
   const start = h("button", {className: "tool main-tool", id: "start"}, "start");
   const said = h("span", {className: "soft", id: "said"});
   const root = h("div", {id: "session"});
+  const back = h("button", {className: "tool main-tool", id: "take-back"}, "play on here");
+  const moved = h("p", {id: "moved", role: "status", hidden: true},
+    "This session goes on in another tab of the browser. ", back);
   main.append(h("div", {className: "bar"}, h("label", {className: "grow"}, "play in", target),
-    h("label", {}, "seed", seed), start, said), root);
+    h("label", {}, "seed", seed), start, said), moved, root);
 
-  const begin = guarded(async () => {
+  // ask(): a session of the server's, begun or joined.
+  const enter = guarded(async ask => {
     end();
     end = () => {};
     root.replaceChildren();
+    moved.hidden = true;
+    delete document.body.dataset.ready;
     start.disabled = true;
     said.textContent = "getting ready; the first time takes a while …";
     try {
-      const [kind, name] = target.value.split(/:(.*)/s);
-      const {id, about: facts, state} = await post("/api/sessions",
-        {suite, [kind]: name, seed: Number(seed.value)});
+      const {id, tab, about: facts, state} = await ask();
       for (const file of facts.scripts || []) await script(`/static/${suite}/${file}`);
       const {mount} = await import(`/static/${suite}/studio.js`);
       if (gone) return;
+      // Who loads this page again, or opens its address in another tab, plays on there.
+      history.replaceState(null, "", `#${suite}/${new URLSearchParams({session: id})}`);
       const path = `/api/sessions/${id}`;
       let view = null, source = null;
-      const ask = message => post(`${path}/act`, message);
+      const leave = () => {
+        end();
+        end = () => {};
+        moved.hidden = false;
+        root.inert = true;
+        back.onclick = () => enter(() => post(`${path}/join`));
+        document.body.dataset.ready = "moved";
+      };
+      const tell = async (what, message) => {
+        try {
+          return await post(`${path}/${what}?tab=${tab}`, message);
+        } catch (error) {
+          if (error.status === MOVED) leave();
+          throw error;
+        }
+      };
+      const say = message => tell("act", message);
       const send = guarded(async message => {
-        const next = await ask(message);
+        const next = await say(message);
         view.show(next);
         return next;
       });
       const reset = guarded(async () => {
         seed.value = Number(seed.value) + 1;
-        view.show(await post(`${path}/reset`, {seed: Number(seed.value)}));
+        view.show(await tell("reset", {seed: Number(seed.value)}));
       });
-      view = mount(root, {about: facts, state, ask, send, reset, h, lineChart, palette: about.palette});
+      root.inert = false;
+      view = mount(root, {about: facts, state, ask: say, send, reset, h, lineChart,
+        palette: about.palette});
       view.show(state);
       const listen = on => {
         if (source) source.close();
         source = null;
         if (!on || !facts.period) return;
-        source = new EventSource(`${path}/stream`);
+        source = new EventSource(`${path}/stream?tab=${tab}`);
         source.onmessage = event => view.show(JSON.parse(event.data));
         source.onerror = event => { // a stream that only broke off is opened again by the browser
           if (event.target.readyState !== EventSource.CLOSED) return;
           listen(false);
           complain("this session has ended; start another");
         };
+        source.addEventListener("moved", leave);
         source.addEventListener("problem", event => {
           listen(false);
           guarded(() => { throw new Error(JSON.parse(event.data)); })();
@@ -82,6 +108,10 @@ export function showPlay(main, suite, chosen) {
       if (said.textContent.startsWith("getting")) said.textContent = "";
     }
   });
+  const begin = () => enter(() => {
+    const [kind, name] = target.value.split(/:(.*)/s);
+    return post("/api/sessions", {suite, [kind]: name, seed: Number(seed.value)});
+  });
   start.addEventListener("click", begin);
 
   guarded(async () => {
@@ -89,13 +119,19 @@ export function showPlay(main, suite, chosen) {
     const option = (value, text) => h("option", {value}, text);
     if (runs.length) target.append(h("optgroup", {label: "runs, with what they learned"},
       runs.map(row => option(`run:${row.run}`, `${row.run === "." ? row.name : row.run} (${row.env})`))));
-    target.append(h("optgroup", {label: "worlds"}, Object.entries(about.suites[suite]).map(
-      ([name, text]) => option(`world:${name}`, `${name}: ${text}`))));
+    const worlds = Object.entries(about.suites[suite]);
+    if (worlds.length) target.append(h("optgroup", {label: "worlds"}, worlds.map(
+      ([name, text]) => option(`world:${name}`, text ? `${name}: ${text}` : name))));
+    if (!target.options.length) {
+      start.disabled = true;
+      said.textContent = "There is nothing to play here yet: train in a world first.";
+    }
     if (chosen.get("run")) {
       target.value = `run:${chosen.get("run")}`;
       if (target.value) await begin();
       else throw new Error(`${chosen.get("run")} is no run that can be played here`);
     }
+    if (chosen.get("session")) await enter(() => post(`/api/sessions/${chosen.get("session")}/join`));
     document.body.dataset.ready ||= "play";
   })();
   return () => { gone = true; end(); };

@@ -23,7 +23,8 @@ export function complain(error) {
 async function answered(response) {
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
-  throw new Error(answer.detail || `the studio answered ${response.status}`);
+  const error = new Error(answer.detail || `the studio answered ${response.status}`);
+  throw Object.assign(error, {status: response.status});
 }
 
 export const get = async path => answered(await fetch(path));

@@ -14,6 +14,7 @@ from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.run_page import GREEDY, facts, hero, inside, learning, thin, write_page
 from worldloom.report.runs import Row, Run, column, is_number, read_csv_tail, read_run
+from worldloom.suites.grid.suite import no_resume
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
 _FILMS = 3  # of the training, beside the one of the trained agents
@@ -39,7 +40,6 @@ def write_report(folder: str | Path) -> Path:
             picture = page.film(path, f"Training, step {steps:,}.")
     rivals = is_constant_sum(run)
     mode = str(run.settings.get("mode") or "")
-    is_torch = mode == "torch_sequential"
     return write_page(
         run,
         hero=hero(_rival_facts(run) if rivals else facts(run), picture),
@@ -52,7 +52,7 @@ def write_report(folder: str | Path) -> Path:
         ],
         tags=[mode],
         missing=missing,
-        no_resume="Runs of torch_sequential cannot be resumed." if is_torch else "",
+        no_resume=no_resume(run.settings),
     )
 
 

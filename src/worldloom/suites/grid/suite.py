@@ -78,6 +78,12 @@ def original(**changes: Any) -> dict[str, Any]:
     return settings
 
 
+def no_resume(settings: Mapping[str, Any]) -> str:
+    """The PyTorch baseline keeps, as the original does, nothing but its networks."""
+    is_torch = settings.get("mode") == "torch_sequential"
+    return "Runs of torch_sequential cannot be resumed." if is_torch else ""
+
+
 SUITE = Suite(
     name="grid",
     worlds={n: World(f"worldloom.suites.grid.{n}:make", text) for n, text in WORLDS.items()},
@@ -89,4 +95,5 @@ SUITE = Suite(
     play=lazy("worldloom.suites.grid.human:play_run"),
     studio=lazy("worldloom.suites.grid.studio:GridSession"),
     presets={"original": original},
+    no_resume=no_resume,
 )

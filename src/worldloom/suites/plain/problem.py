@@ -22,8 +22,12 @@ def make_env(config: TrainConfig) -> PureEnv:
         raise ValueError(
             f"{config.env}: training needs a world whose episodes end; wrap it in time_limit"
         )
-    if env.spec.num_agents == 1:
-        env = as_single(env, env.default_params(), config.env)
+    return usual_form(env, config.env) if env.spec.num_agents == 1 else env
+
+
+def usual_form(env: PureEnv, name: str) -> PureEnv:
+    """A world of one agent without its axis, with actions in [-1, 1] where they are continuous."""
+    env = as_single(env, env.default_params(), name)
     action: Any = env.spec.action
     if action_kind(env.spec) == "continuous" and (action.low, action.high) != (-1, 1):
         env = normalise_actions(env)

@@ -81,4 +81,5 @@ SUITE = Suite(
     defaults=defaults,
     **usual_parts("worldloom.suites.plain"),
     export=lazy("worldloom.serving.policy_export:export_run"),
+    studio=lazy("worldloom.suites.plain.studio:PlainSession"),
 )

@@ -14,7 +14,7 @@ def pushes(argv: list[str]) -> int:
 
     @dataclass
     class Pushes:
-        target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+        run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
         """The folder of a run of a robot."""
         episodes: int | None = None
         """How many to play for each push; by default as many as in training."""
@@ -28,12 +28,12 @@ def pushes(argv: list[str]) -> int:
     from worldloom.suites.robot.evaluate import push_ladder
 
     console.phase("loading the run")
-    run = worldloom.load(args.target)
+    run = worldloom.load(args.run)
     console.phase("pushing")
     rungs = push_ladder(run, args.episodes, args.seed)
     if args.json:
-        summary = {"run": str(args.target), "steps": run.steps}
+        summary = {"run": str(args.run), "steps": run.steps}
         console.print_json(summary | {"pushes": [asdict(rung) for rung in rungs]})
         return 0
-    console.facts(f"{args.target}, step {run.steps:,}", dict(rung.line() for rung in rungs))
+    console.facts(f"{args.run}, step {run.steps:,}", dict(rung.line() for rung in rungs))
     return 0

@@ -15,13 +15,14 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from worldloom.core.files import write_json
 from worldloom.training.folders import world_label
-from worldloom.training.trackers.tracker import Point, Tracker, flat, require
+from worldloom.training.trackers.tracker import Point, Tracker, flat, program, require
 
 RUN_FILE = "mlflow.json"
 STORE_FILE = "mlflow.db"
@@ -86,6 +87,15 @@ class Mlflow(Tracker):
                 self._client.log_artifact(self._run_id, str(file))
         finally:  # a file that is not taken leaves no run that seems to go on for ever
             self._client.set_terminated(self._run_id, status)
+
+    def look(self) -> list[str]:
+        uri = tracking_uri(self.folder)
+        if not self._run_id or "@" in uri:  # whose passwords are not for a terminal
+            return []
+        if any(found.name == "mlflow" for found in distributions(name="mlflow")):  # not skinny
+            return [*program("mlflow"), "ui", "--backend-store-uri", uri]
+        asked = ["runs", "describe", "--run-id", self._run_id]
+        return ["env", f"MLFLOW_TRACKING_URI={uri}", *program("mlflow"), *asked]
 
     def _last_step(self, name: str) -> int:
         """The newest step of a metric in the store: a resumed run tells some of them again."""

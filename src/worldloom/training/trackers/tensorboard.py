@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from worldloom.training.trackers.tracker import Point, Tracker, flat, require
+from worldloom.training.trackers.tracker import Point, Tracker, flat, program, relative, require
 
 PATTERN = "events.out.tfevents.*"
 _HPARAMS = "plugins.hparams.plugin_data"
@@ -70,6 +70,10 @@ class TensorBoard(Tracker):
         ended = plugin.SessionEndInfo(status=code, end_time_secs=time.time())
         self._write_session("session_end_info", plugin.HParamsPluginData(session_end_info=ended))
         self._opened().flush()
+
+    def look(self) -> list[str]:
+        module = "tensorboard.main"
+        return [*program("tensorboard", module), "--logdir", relative(self.folder.absolute())]
 
     def close(self) -> None:
         if self._file is not None:

@@ -8,6 +8,8 @@ It is written to by a thread of its own (`MinimalAsyncLogger`): a disk that is f
 is away loses what was sent to it, and never the training.
 """
 
+import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -18,7 +20,8 @@ from worldloom.core.files import plain
 from worldloom.core.lazy import resolve
 from worldloom.core.names import suggest
 
-TRACKERS = {"mlflow": "Mlflow", "tensorboard": "TensorBoard"}  # module -> class
+# module -> class
+TRACKERS = {"mlflow": "Mlflow", "tensorboard": "TensorBoard", "wandb": "Wandb"}
 
 # Values of each agent are curves of their own; those of more are left to the run's own tables.
 _MOST_IN_A_LIST = 16
@@ -69,6 +72,10 @@ class Tracker:
     def finish(self, status: str, files: Sequence[Path]) -> None:
         """FINISHED, KILLED (by who trains) or FAILED."""
 
+    def look(self) -> list[str]:
+        """The command that shows the run, word by word, or its address; nothing without a run."""
+        return []
+
     def close(self) -> None: ...
 
     def _count(self, error: Exception) -> None:
@@ -93,14 +100,24 @@ def open_tracker(name: str, folder: Path) -> Tracker:
     return resolve(f"worldloom.training.trackers.{name}:{TRACKERS[name]}")(folder)
 
 
-def require(tracker: str, packages: Sequence[str]) -> None:
+def program(name: str, module: str = "") -> list[str]:
+    """A command of a package, also where its environment is not on the path."""
+    return [name] if shutil.which(name) else [sys.executable, "-m", module or name]
+
+
+def relative(path: Path) -> str:
+    """A path as it can be typed here, short where it can be."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def require(tracker: str, packages: Sequence[str], extra: str = "track") -> None:
     """An ImportError with the remedy if one of the packages is not installed; imports none."""
     for package in packages:
         spec = find_spec(package)
         if spec is None or spec.origin is None:  # no origin: a folder that happens to be there
             raise ImportError(
                 f"tracking with {tracker} needs {package}, which is not installed; "
-                "pip install 'worldloom[track]'"
+                f"pip install 'worldloom[{extra}]'"
             )
 
 
