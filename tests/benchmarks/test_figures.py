@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks import figures
 
 ROOT = Path(__file__).parents[2]
@@ -51,13 +53,8 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "README.md", tmp_path)
     figures.main(tmp_path)
-    for page in (
-        "README.md",
-        "docs/benchmarks.md",
-        "docs/command-line.md",
-        "docs/plant.md",
-        "docs/robot.md",
-    ):
+    pages = [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")]
+    for page in (Path("README.md"), *pages):
         assert (tmp_path / page).read_text() == (ROOT / page).read_text(), f"{page}: make figures"
     for picture in ("speed.svg", "speed-algos.svg"):
         path = f"docs/images/{picture}"
@@ -65,6 +62,20 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
     published = (ROOT / "docs/benchmarks.md").read_text()
     for suite in figures.MEANING:
         assert f"<!-- figures:{suite} -->\n| figure" in published
+
+
+def test_counts_in_sentences_are_those_of_the_registries():
+    known = figures.words({})
+    assert "on-policy `ppo`" in known["algorithms"]
+    assert "`random`" not in known["algorithms"]
+    assert known["walk_minutes"] == known["hunt_seconds"] == "some", "without a measurement"
+    rates = {"512": {"steps_per_second": {"level4": 1000.0}}}
+    robot = {"raw": {"levels": {"sizes": rates}}}
+    assert figures.words({"robot": robot})["walk_minutes"] == "82"
+    text = "all <!-- n:worlds -->3<!-- /n --> worlds"
+    assert figures.fill_words(text, {"worlds": "14"}) == text.replace("3", "14")
+    with pytest.raises(KeyError, match="wrolds"):
+        figures.fill_words("<!-- n:wrolds --><!-- /n -->", known)
 
 
 def test_modes_are_shown_with_their_parts():
