@@ -73,8 +73,13 @@ def with_error(mean: float, error: float | None) -> str:
 
 def reference_lines(rows: Mapping[str, Any]) -> dict[str, str]:
     """What `reference_rows` say, for people."""
-    known = {n: r for n, r in rows.items() if isinstance(r, Mapping) and r.get("mean") is not None}
-    return {name: with_error(row["mean"], row.get("stderr")) for name, row in known.items()}
+    lines = {}
+    for name, row in rows.items():
+        known = row if isinstance(row, Mapping) else {}
+        mean, error = known.get("mean"), known.get("stderr")
+        if isinstance(mean, int | float) and isinstance(error, int | float | None):
+            lines[name] = with_error(mean, error)
+    return lines
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ class Run:
 
         Measured once, when the run began.
         """
-        return read_header(self.folder).get("references", {})
+        known = read_header(self.folder).get("references")
+        return known if isinstance(known, dict) else {}
 
     def metrics(self) -> dict[str, np.ndarray]:
         """metrics.jsonl by column, (iterations,) or (iterations, agents); NaN where it has null."""

@@ -167,7 +167,8 @@ def test_random_play_is_scored_by_the_same_program():
     assert rows["random play"]["episodes"] == 256
     assert "scores" not in rows["random play"]
     assert reference_lines(rows)["random play"].endswith("(s.e.)")
-    assert reference_lines({"nobody": {"mean": None}, "damaged": 3}) == {}
+    damaged = {"nobody": {"mean": None}, "damaged": 3, "words": {"mean": "x"}}
+    assert reference_lines(damaged) == {}
     endless = replace(env, spec=replace(env.spec, action=Box(-math.inf, math.inf, (1,))))
     assert random_play(EpisodeEvaluator(endless, act, 2), ()) == {}
 

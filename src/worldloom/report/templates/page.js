@@ -286,7 +286,11 @@ addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll(".plot").forEach(plot);
   document.querySelectorAll("table").forEach(sortable);
   document.querySelectorAll(".scroll").forEach(box => {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // reachable for keys that scroll
+    // Reachable for keys that scroll, as soon as a screen is too narrow for it.
+    new ResizeObserver(() => {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }).observe(box);
   });
 });
 })();
