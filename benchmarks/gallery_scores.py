@@ -17,7 +17,7 @@ COMMAND = "python -m benchmarks.gallery --measure"
 # what it takes to learn them. Offline algorithms: updates.
 BUDGETS: Mapping[str, Mapping[str, Any]] = {
     "grid": {"steps": 64_000},
-    "arc": {"steps": 1_228_800},
+    "arc": {"tasks": "mini-arc", "subset": "same-size-5-edits", "limit": 5, "steps": 614_400},
     "robot": {"steps": 491_520},
     "plant": {"steps": 3_000, "ope_updates": 0},
 }
@@ -96,8 +96,9 @@ def table(name: str, measured: Mapping[str, Any]) -> str:
         f"| `random` | {scores[0]} | |",
         f"| `{measured['algo']}` | {scores[1]} | {steps} |",
     ]
-    again = f"`worldloom train {name} --steps {measured['steps']}`"
-    return "\n".join([*rows, "", f"Again: {again}."])
+    asked = {**BUDGETS[suite], "steps": measured["steps"]}
+    flags = " ".join(f"--{n.replace('_', '-')} {value}" for n, value in asked.items())
+    return "\n".join([*rows, "", f"Again: `worldloom train {name} {flags}`."])
 
 
 def _score(row: Mapping[str, Any], mean: str, error: str, factor: float = 1.0) -> str:

@@ -49,7 +49,8 @@ NOT_RUN = {
     r"--config run\.yaml|my_world\.py|pond\.yaml": "is about a file of the reader's",
 }
 PLANTS = ("reactor", "water", "hvac", "dmsd")
-FEW = {"--steps": "1", "--seeds": "2"}  # steps: an iteration has as many as it must
+# Of every training and sweep; an iteration has as many steps as it must.
+FEW = {"--steps": "1", "--eval-episodes": "2"}
 
 
 class Row(NamedTuple):
@@ -80,7 +81,7 @@ def small(words: list[str]) -> list[str]:
     name = words[1]
     if name not in ("train", "sweep"):
         return words
-    given = dict(FEW) if name == "sweep" else {"--steps": FEW["--steps"]}
+    given = FEW | ({"--seeds": "2"} if name == "sweep" else {})
     out, skip = [], False
     for word in words:
         if word in given or skip:  # the flag, and then its value
@@ -163,7 +164,7 @@ class Newcomer:
             settings[match[1]], line = match[2], line[match.end() :]
         words = shlex.split(line)
         if words[:2] == ["make", "demo"]:
-            words.append("TRAIN_ARGS=--steps 1")
+            words.append("TRAIN_ARGS=--steps 1 --eval-episodes 2")
         if words[0] == "worldloom":
             words = small(resolved(words, folder))
         words = [p for w in words for p in (sorted(map(str, folder.glob(w))) if "*" in w else [w])]

@@ -28,16 +28,19 @@ def test_every_excuse_is_that_of_a_printed_command():
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("worldloom train tag --steps 64000 --seed 1", "worldloom train tag --seed 1 --steps 1"),
+        (
+            "worldloom train tag --steps 64000 --seed 1",
+            "worldloom train tag --seed 1 --steps 1 --eval-episodes 2",
+        ),
         ("worldloom envs", "worldloom envs"),
         (
             "worldloom sweep tag --seeds 5 --grid algo=ppo,dqn",
-            "worldloom sweep tag --grid algo=ppo,dqn --steps 1 --seeds 2",
+            "worldloom sweep tag --grid algo=ppo,dqn --steps 1 --eval-episodes 2 --seeds 2",
         ),
         (
             "worldloom train reactor --algo iql --dataset medium",
-            "worldloom train reactor --algo iql --dataset medium --steps 1 --ope-updates 50 "
-            "--data-steps 5000",
+            "worldloom train reactor --algo iql --dataset medium --steps 1 --eval-episodes 2 "
+            "--ope-updates 50 --data-steps 5000",
         ),
     ],
 )
