@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from report.looking import DESK, assert_legible, assert_reachable, screens
 from worldloom.training.folders import locked
 
 pytest.importorskip("fastapi")
@@ -12,7 +13,6 @@ pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.slow]
 
 TOKEN = "a-token-for-the-tests"
-DESK = {"width": 1280, "height": 860}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,7 @@ def test_runs_are_filtered_laid_over_each_other_and_opened(visit):
     assert view.locator("tr[data-run=points] input").is_disabled()
     with view.context.expect_page() as opened:
         view.locator("tr[data-run=points] a").click()
+    opened.value.wait_for_load_state()
     assert opened.value.title() == "of points"
     opened.value.close()
     ask = "async row => (await import('/static/studio/runs.js')).matches(row, 'x<-1')"
@@ -89,6 +90,7 @@ def test_runs_are_filtered_laid_over_each_other_and_opened(visit):
     assert "training-000096000.gif" in film.get_attribute("src")
     with view.context.expect_page() as opened:
         details.get_by_text("report", exact=True).click()
+    opened.value.wait_for_load_state()
     assert opened.value.title() == "of hunt"
     opened.value.close()
     details.get_by_label("close").click()
@@ -113,6 +115,27 @@ def test_a_training_is_seen_live_with_its_newest_film(visit, studio_runs):
             file.write(json.dumps(last | {"iteration": 14, "steps": 22_400, "mean": 432.5}) + "\n")
         view.wait_for_selector("tr[data-run=live] :text('432.5')")
     view.wait_for_selector(".details .badge.running", state="detached")
+
+
+@pytest.mark.parametrize(
+    ("place", "ready", "world"),
+    [
+        ("runs", "runs", None),
+        ("grid", "play", "tag"),
+        ("arc", "play", "arc"),
+        ("plant", "play", "reactor"),
+        ("robot", "play", "biped"),
+    ],
+)
+def test_everything_is_legible_and_reached_by_keys(visit, place, ready, world):
+    view = visit(place, ready)
+    assert_reachable(view, place)
+    if world:
+        start(view, world)
+    for viewport, scheme in screens(view):
+        assert_legible(view, place, viewport, scheme)
+    view.set_viewport_size(DESK)
+    view.emulate_media(color_scheme="light")
 
 
 # Play --------------------------------------------------------------------------------------------

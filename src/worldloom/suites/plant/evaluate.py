@@ -224,7 +224,7 @@ def outcome(trajectories: Trajectories, gamma: float) -> Outcome:
         worst=worst,
         interventions=float((trajectories.intervened & alive).sum() / steps),
         emergencies=float((trajectories.emergency & alive).sum() / steps),
-        violated_stderr=ratio_error(crossed.sum(0), alive.sum(0)),
+        violated_stderr=ratio_error(np.asarray(crossed.sum(0)), alive.sum(0)),
     )
 
 
