@@ -89,6 +89,8 @@ def table(name: str, measured: Mapping[str, Any]) -> str:
     else:
         factor = 100.0 if suite == "arc" else 1.0
         scores = [_score(row, "mean", "stderr", factor) for row in (random, learned)]
+    if suite == "arc":  # a share of nothing has no error, but a size
+        scores = [f"{score}, of {learned.get('episodes')} pairs" for score in scores]
     steps = f"{measured['steps']:,} {unit}"
     rows = [
         f"| algorithm | {what} | trained for |",

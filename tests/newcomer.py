@@ -76,8 +76,8 @@ def not_run(command: str) -> str | None:
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command)), None)
 
 
-def small(words: list[str]) -> list[str]:
-    """A command of worldloom with as little work as it can have."""
+def small(words: list[str], folder: Path) -> list[str]:
+    """A command of worldloom in this folder, with as little work as it can have."""
     name = words[1]
     if name not in ("train", "sweep"):
         return words
@@ -89,8 +89,9 @@ def small(words: list[str]) -> list[str]:
             continue
         out.append(word)
     if "--resume" in out:  # a little further than it came
-        about = json.loads((Path(out[out.index("--resume") + 1]) / "config.json").read_text())
-        given["--steps"] = str(2 * about["steps_per_iteration"])
+        run = folder / out[out.index("--resume") + 1]
+        about = json.loads((run / "config.json").read_text()) if run.is_dir() else {}
+        given["--steps"] = str(2 * about.get("steps_per_iteration", 1))
     elif words[2] in PLANTS:
         given |= {"--ope-updates": "50"} | ({} if "log.npz" in out else {"--data-steps": "5000"})
     return [*out, *(word for pair in given.items() for word in pair)]
@@ -166,7 +167,7 @@ class Newcomer:
         if words[:2] == ["make", "demo"]:
             words.append("TRAIN_ARGS=--steps 1 --eval-episodes 2")
         if words[0] == "worldloom":
-            words = small(resolved(words, folder))
+            words = small(resolved(words, folder), folder)
         words = [p for w in words for p in (sorted(map(str, folder.glob(w))) if "*" in w else [w])]
         start, serves = time.monotonic(), words[1] in ("serve", "studio") or "play" in words
         run = self._serve if serves else self._run

@@ -44,8 +44,8 @@ def test_every_excuse_is_that_of_a_printed_command():
         ),
     ],
 )
-def test_commands_are_made_small(command, expected):
-    assert newcomer.small(command.split()) == expected.split()
+def test_commands_are_made_small(command, expected, tmp_path):
+    assert newcomer.small(command.split(), tmp_path) == expected.split()
 
 
 def test_a_run_takes_the_place_of_its_name(tmp_path):
@@ -54,6 +54,8 @@ def test_a_run_takes_the_place_of_its_name(tmp_path):
         (tmp_path / "runs" / name / "config.json").write_text('{"steps_per_iteration": 50}')
     words = ["worldloom", "eval", "runs/RUN", "--episodes", "5"]
     assert newcomer.resolved(words, tmp_path)[2] in ("runs/treasurehunt-1", "runs/reactor-2")
+    resumed = newcomer.resolved(["worldloom", "train", "--resume", "runs/RUN"], tmp_path)
+    assert newcomer.small(resumed, tmp_path)[-4:-2] == ["--steps", "100"], "a little further"
     shipped = newcomer.resolved(["worldloom", "serve", "BUNDLE"], tmp_path)
     assert shipped[2] == "runs/reactor-2/bundle"
 

@@ -52,11 +52,11 @@ def test_scores_are_measured_beside_random_play(tmp_path, compiled_once):
 
 
 def test_scores_of_puzzles_are_in_per_cent_and_budgets_of_logs_in_updates():
-    row = {"mean": 0.25, "stderr": 0.05}
+    row = {"mean": 0.25, "stderr": 0.05, "episodes": 16}
     about = {"suite": "arc", "algo": "ppo", "steps": 7, "offline": False}
     table = gallery_scores.table("arc", about | {"score": row, "random": {"mean": 0.01}})
-    assert "| `random` | 1 | |" in table
-    assert "| `ppo` | 25 ± 5 | 7 steps |" in table
+    assert "| `random` | 1, of 16 pairs | |" in table
+    assert "| `ppo` | 25 ± 5, of 16 pairs | 7 steps |" in table
     logged = about | {"suite": "plant", "offline": True, "score": row, "random": {"mean": None}}
     assert "| 7 updates |" in gallery_scores.table("reactor", logged)
     assert "not measured" in gallery_scores.table("reactor", logged)
