@@ -171,16 +171,16 @@ class Newcomer:
         words = [p for w in words for p in (sorted(map(str, folder.glob(w))) if "*" in w else [w])]
         start, serves = time.monotonic(), words[1] in ("serve", "studio") or "play" in words
         run = self._serve if serves else self._run
-        code, said = run(words, folder, self.env | settings)
+        try:
+            code, said = run(words, folder, self.env | settings)
+        except (subprocess.TimeoutExpired, OSError) as error:
+            code, said = 1, str(error)
         outcome = "ok" if code == 0 else f"failed ({code}): {_last(said)}"
         self.tell(Row(part, command, outcome, time.monotonic() - start))
 
     def _run(self, words: list[str], folder: Path, env: dict[str, str]) -> tuple[int, str]:
         options = {"cwd": folder, "env": env, "capture_output": True, "text": True}
-        try:
-            done = subprocess.run(words, timeout=PATIENCE, **options)
-        except (subprocess.TimeoutExpired, OSError) as error:
-            return 1, str(error)
+        done = subprocess.run(words, timeout=PATIENCE, **options)
         return done.returncode, done.stdout + done.stderr
 
     def _serve(self, words: list[str], folder: Path, env: dict[str, str]) -> tuple[int, str]:

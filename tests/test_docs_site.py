@@ -54,7 +54,8 @@ def test_a_page_is_legible_and_reached_by_keys(browser, site, page):
     view.on("request", lambda asked: asked.url.startswith(own) or wrong.append(asked.url))
     view.goto(site + page, wait_until="networkidle")
     for viewport, scheme in screens(view):
-        view.reload(wait_until="networkidle")  # when the theme chooses its colours
+        view.evaluate("localStorage.clear()")  # a reader who has chosen no colours yet
+        view.reload(wait_until="networkidle")
         chosen = view.evaluate("document.body.dataset.mdColorScheme")
         assert chosen == ("slate" if scheme == "dark" else "default")
         assert_legible(view, page, viewport, scheme, ignored=BESIDE)

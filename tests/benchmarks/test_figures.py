@@ -66,7 +66,7 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
 
 def test_counts_in_sentences_are_those_of_the_registries():
     known = figures.words({})
-    assert "on-policy `ppo`" in known["algorithms"]
+    assert known["algorithms"].startswith("on-policy `mappo`, `ppo`")
     assert "`random`" not in known["algorithms"]
     assert known["walk_minutes"] == known["hunt_seconds"] == "some", "without a measurement"
     rates = {"512": {"steps_per_second": {"level4": 1000.0}}}
