@@ -5,6 +5,7 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
+NEWCOMER_ARGS ?=
 # Pythons of test-matrix, in environments of their own. Where pyenv has them, it is told which.
 MATRIX ?= 3.11 3.12 3.13
 
@@ -26,7 +27,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo setup test test-slow test-all test-matrix lint docs bench figures peers clean
+.PHONY: help demo setup test test-slow test-all test-matrix newcomer lint docs bench figures peers clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ test-matrix: ## the fast tests on every Python of MATRIX that is here (a night's
 	  $(MAKE) --no-print-directory test PYTHON=python$$version VENV=.venv-$$version \
 	    || failed="$$failed python$$version"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+newcomer: ## from a clean clone, do all that the README and the documentation say (an hour)
+	$(PYTHON) tests/newcomer.py $(NEWCOMER_ARGS)
 
 lint: $(DEV) ## style, types and import contracts only
 	$(BIN)/ruff check $(CODE)

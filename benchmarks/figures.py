@@ -1,6 +1,7 @@
 """Figures for the README and the docs, read from a benchmark's JSON and from nowhere else."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -274,6 +275,51 @@ def fill(text: str, name: str, filling: str) -> str:
     return re.sub(pattern, lambda m: m[1] + filling + "\n" + m[2], text, flags=re.S)
 
 
+def fill_words(text: str, words: Mapping[str, str]) -> str:
+    """`text` with every `<!-- n:NAME -->...<!-- /n -->` in it filled; a KeyError for a new name."""
+    return re.sub(
+        r"(<!-- n:(\w+) -->).*?(<!-- /n -->)", lambda m: m[1] + words[m[2]] + m[3], text, flags=re.S
+    )
+
+
+def words(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Counts and times within sentences, from the registries and the results."""
+    from worldloom import algos, suites
+
+    known = {name: [*suites.suite(name).worlds] for name in ("grid", "arc", "robot", "plant")}
+    loops: dict[str, list[str]] = {}
+    for name in algos.names():
+        if name != "random":
+            loops.setdefault(algos.get(name).loop, []).append(f"`{name}`")
+    titles = {"on_policy": "on-policy", "off_policy": "off-policy", "offline": "from logged data"}
+    listed = [f"{title} {', '.join(loops[loop])}" for loop, title in titles.items()]
+    return {
+        "algorithms": "; ".join(listed),
+        "offline": ", ".join(loops["offline"]),
+        "worlds": str(sum(map(len, known.values()))),
+        "gridworlds": str(len(known["grid"])),
+        "plants": str(len(known["plant"])),
+        "hunt_seconds": _hunt_seconds(results.get("grid")),
+        "walk_minutes": _walk_minutes(results.get("robot")),
+    }
+
+
+def _hunt_seconds(grid: Mapping[str, Any] | None) -> str:
+    """Of treasure hunt to a score of 500, compiling included, with nothing kept from before."""
+    cold = (grid or {}).get("raw", {}).get("time_to_500", {}).get("median_seconds", {}).get("cold")
+    return "some" if cold is None else str(round(cold))
+
+
+def _walk_minutes(robot: Mapping[str, Any] | None) -> str:
+    """Of `worldloom train biped`: its steps at the measured rate."""
+    from worldloom.suites.robot.suite import defaults
+
+    usual = defaults("biped", "ppo")
+    sizes = (robot or {}).get("raw", {}).get("levels", {}).get("sizes", {})
+    rate = sizes.get(str(usual["num_worlds"]), {}).get("steps_per_second", {}).get("level4")
+    return "some" if rate is None else str(math.ceil(usual["steps"] / rate / 60))
+
+
 def chart(bars: Mapping[str, float | None]) -> str:
     """Speed ratios by label as an SVG bar chart on a log axis."""
     from worldloom.report.plots import Bars, bar_chart
@@ -324,10 +370,12 @@ def main(root: Path = Path(".")) -> int:
     for name, drawing in charts(results).items():
         (root / "docs/images").mkdir(parents=True, exist_ok=True)
         write_text(root / "docs/images" / name, drawing)
+    inline = words(results)
     for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         text = filled = page.read_text()
         for name, table in tables.items():
             filled = fill(filled, name, table)
+        filled = fill_words(filled, inline)
         if filled != text:
             write_text(page, filled)
             print(f"filled {page}")

@@ -2,6 +2,7 @@
 
 python -m benchmarks.gallery             the page
 python -m benchmarks.gallery --draw      its pictures and that of the safety filter, too (minutes)
+python -m benchmarks.gallery --measure   its scores (ten minutes); of some worlds, if it names them
 """
 
 import json
@@ -13,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gallery_scores
 from worldloom import suites
 from worldloom.core.protocols import PureEnv
 from worldloom.core.spaces import Dict, Discrete
@@ -26,22 +28,24 @@ PAGES = {"grid": "grid.md", "arc": "arc.md", "robot": "robot.md", "plant": "plan
 # The page ----------------------------------------------------------------------------------------
 
 
-def page(scores: Mapping[str, str]) -> str:
-    """The gallery in Markdown; scores: lines about what has been measured, by world."""
+def page(scripted: Mapping[str, str], baselines: Mapping[str, Any]) -> str:
+    """The gallery in Markdown; what has been measured by world: lines, and rows of scores."""
     parts = [
         "# Gallery",
         "<!-- Written by `python -m benchmarks.gallery` from the registry of worlds. -->",
         "Every world that comes with the library. `worldloom.make(NAME, **options)` makes one, "
         "`worldloom train NAME --world.OPTION VALUE` trains in it.",
+        f"{gallery_scores.NOTE} `{gallery_scores.COMMAND}` measures them again.",
     ]
     for suite, about in PAGES.items():
         parts.append(f"## {suite.capitalize()}\n\n[About the suite]({about}).")
-        parts += [entry(suite, name, scores.get(name, "")) for name in suites.suite(suite).worlds]
+        for name in suites.suite(suite).worlds:
+            parts.append(entry(suite, name, scripted.get(name, ""), baselines.get(name)))
     return "\n\n".join(parts) + "\n"
 
 
-def entry(suite: str, name: str, score: str) -> str:
-    """One world: picture, description, spaces, options, and a measured score if there is one."""
+def entry(suite: str, name: str, score: str, baseline: Mapping[str, Any] | None) -> str:
+    """One world: picture, description, spaces, options, and scores if there are any."""
     env, text = suites.make(name), suites.names(suite)[name]
     seen, done = space_text(env.spec.observation), space_text(env.spec.action)
     if suite == "plant":
@@ -53,11 +57,12 @@ def entry(suite: str, name: str, score: str) -> str:
         "steps of an episode": env.spec.horizon or "no fixed number",
         "options": options_text(suite, name, env),
     }
-    rows |= {"measured": score} if score else {}
+    rows |= {"scripted controllers": score} if score else {}
     picture = f"![{name}](images/{picture_name(suite, name)}){{ width=360 }}"
     facts = [f"- **{key}**: {value}" for key, value in rows.items()]
     sentence = text[0].upper() + text[1:] + "."
-    return "\n".join([f"### {name}\n", sentence, "", picture, "", *facts])
+    scores = ["", gallery_scores.table(name, baseline)] if baseline else []
+    return "\n".join([f"### {name}\n", sentence, "", picture, "", *facts, *scores])
 
 
 def picture_name(suite: str, name: str) -> str:
@@ -106,7 +111,7 @@ def measured_scores(result: Mapping[str, Any]) -> dict[str, str]:
     for row in result["raw"].get("plants", []):
         returns.setdefault(row["plant"], {})[row["quality"]] = row["data"]
     return {
-        name: "mean return of scripted controllers: "
+        name: "mean return with logged data of each quality: "
         + ", ".join(f"{q} {by[q]:,.0f}" for q in ("random", "medium", "expert") if q in by)
         for name, by in returns.items()
     }
@@ -241,11 +246,20 @@ def draw(images: Path) -> None:
 def main(argv: list[str], root: Path = Path(".")) -> int:
     from worldloom.core.files import write_text
 
+    if "--measure" in argv:
+        names = [word for word in argv if not word.startswith("-")]
+        return gallery_scores.measure(root / gallery_scores.RESULT, names)
     if "--draw" in argv:
         draw(root / "docs/images")
-    result = json.loads((root / "benchmarks/results/plant.json").read_text())
-    write_text(root / "docs/gallery.md", page(measured_scores(result)))
+    write_text(root / "docs/gallery.md", written(root))
     return 0
+
+
+def written(root: Path) -> str:
+    """The page as the results of a checkout have it."""
+    plants = json.loads((root / "benchmarks/results/plant.json").read_text())
+    scores = json.loads((root / gallery_scores.RESULT).read_text())
+    return page(measured_scores(plants), scores["raw"])
 
 
 if __name__ == "__main__":

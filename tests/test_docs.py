@@ -160,6 +160,12 @@ def test_the_documentation_builds_without_a_warning_and_asks_no_other_host(tmp_p
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text()), path
 
 
+def test_every_command_is_explained_on_the_page_of_commands():
+    titles = re.findall(r"^## (.+)$", (ROOT / "docs/command-line.md").read_text(), re.MULTILINE)
+    told = {word for title in titles for word in title.split(", ")}
+    assert set(cli.commands()) <= told
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in PAGES:

@@ -55,14 +55,8 @@ def test_published_pages_and_charts_are_those_of_the_result_files(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "README.md", tmp_path)
     figures.main(tmp_path)
-    for page in (
-        "README.md",
-        "docs/benchmarks.md",
-        "docs/command-line.md",
-        "docs/grid.md",
-        "docs/plant.md",
-        "docs/robot.md",
-    ):
+    pages = [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")]
+    for page in (Path("README.md"), *pages):
         assert (tmp_path / page).read_text() == (ROOT / page).read_text(), f"{page}: make figures"
     for picture in ("speed.svg", "speed-algos.svg"):
         path = f"docs/images/{picture}"
@@ -150,6 +144,20 @@ def test_returns_of_plants_are_shown_bare_and_filtered_and_harm_is_counted():
     assert "| water | random | 10 | - | 8 | - | 8 | - |" in text
     assert "Of 3 controllers, 1 cross hard limits in more steps" in text
     assert "of the 2 that cross none without it, 1 lose more than 5%" in text
+
+
+def test_counts_in_sentences_are_those_of_the_registries():
+    known = figures.words({})
+    assert known["algorithms"].startswith("on-policy `mappo`, `ppo`")
+    assert "`random`" not in known["algorithms"]
+    assert known["walk_minutes"] == known["hunt_seconds"] == "some", "without a measurement"
+    rates = {"512": {"steps_per_second": {"level4": 1000.0}}}
+    robot = {"raw": {"levels": {"sizes": rates}}}
+    assert figures.words({"robot": robot})["walk_minutes"] == "82"
+    text = "all <!-- n:worlds -->3<!-- /n --> worlds"
+    assert figures.fill_words(text, {"worlds": "14"}) == text.replace("3", "14")
+    with pytest.raises(KeyError, match="wrolds"):
+        figures.fill_words("<!-- n:wrolds --><!-- /n -->", known)
 
 
 def test_modes_are_shown_with_their_parts():

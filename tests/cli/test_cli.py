@@ -267,6 +267,7 @@ def asked(monkeypatch):
             "interrupted": False,
             "evaluation": None,
             "timing": lambda: dict.fromkeys(names, 1.0),
+            "references": lambda: {"random play": {"mean": 100.0, "stderr": 2.5}},
         }
         return SimpleNamespace(**(usual | seen.result))
 
@@ -349,6 +350,7 @@ def test_results_are_shown_with_their_error(call, asked):
     code, out, err = call("train tag")
     assert (code, err) == (0, "")
     assert "510.0 +- 5.8 (s.e.), 3 episodes" in out
+    assert "100.0 +- 2.5 (s.e.)" in out
     result = json.loads(call("train tag --json")[1])
     assert result["score"] == result["mean"] == 510.0
     assert result["stderr"] == pytest.approx(5.7735, rel=1e-4)
@@ -414,6 +416,10 @@ def test_eval_scores_and_films_a_run(call, run_copy):
     assert code == 0
     assert f"{result['mean']:.1f} +- {result['stderr']:.1f} (s.e.)" in again
     assert "95 % interval" in again
+    known = json.loads(Path("run/config.json").read_text())["references"]
+    assert result["references"] == known
+    random = known["random play"]
+    assert f"random play    {random['mean']:.4g} +- {random['stderr']:.2g} (s.e.)" in again
 
 
 def test_people_play_a_world_or_against_a_run(call, run_copy, monkeypatch):

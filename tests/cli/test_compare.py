@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from report.reading import charts
 from worldloom.cli.main import main
 
 
@@ -29,12 +30,19 @@ def _change(folder, change):
 def test_runs_are_listed_best_first_with_what_was_set_differently(two_runs, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["compare", *map(str, two_runs), "--out", str(page), "--json"]) == 0
-    best, other = json.loads(capsys.readouterr().out)["runs"]
+    result = json.loads(capsys.readouterr().out)
+    best, other = result["runs"]
     assert best["run"] == str(two_runs[1])
     assert best["mean"] == other["mean"] + 1.0
     assert best["differs"].keys() == {"iqn.learning_rate"}
     assert best["differs"]["iqn.learning_rate"] == 0.5
     html = page.read_text()
+    known = json.loads((two_runs[0] / "config.json").read_text())["references"]
+    assert result["references"] == known
+    assert charts(html)["evaluation score ± s.e."]["references"] == [
+        ["random play", known["random play"]["mean"]]
+    ]
+    assert "<td>random play</td>" in html.replace(' class="n"', "")
     assert "Score over steps" in html
     assert html.count("iqn.learning_rate=") == 2
 
@@ -58,7 +66,9 @@ def test_what_a_suite_calls_its_task_is_part_of_it():
 
 def test_the_table_fits_a_terminal(two_runs, tmp_path, capsys):
     assert main(["compare", *map(str, two_runs), "--out", str(tmp_path / "page.html")]) == 0
-    assert "treasurehunt, best first" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "treasurehunt, best first" in said
+    assert "random play" in said
 
 
 def test_runs_of_different_tasks_are_refused(two_runs, tmp_path, capsys):

@@ -1,15 +1,22 @@
 // Everything that is seen: within the screen unless it scrolls by itself, and legible. A colour is
 // that of the text over the nearest background, thinned by the opacity of all that is around it.
-() => {
+// ignored: a selector of what is not looked at.
+ignored => {
     const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
         .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
     const parse = color => { const n = color.match(/[\d.]+/g).map(Number); return [n.slice(0, 3), n[3] ?? 1]; };
     const outside = [], faint = [], cut = [];
+    const scrolling = node => {
+        for (let at = node.parentElement; at; at = at.parentElement)
+            if (at !== document.body && /auto|scroll/.test(getComputedStyle(at).overflowX)) return true;
+        return node.closest(".scroll") !== null;
+    };
     for (const node of document.body.querySelectorAll("*")) {
         const box = node.getBoundingClientRect(), style = getComputedStyle(node);
         if (!box.width || !box.height || style.visibility === "hidden" || node.closest(".said")) continue;
-        const scrolls = node.closest(".scroll"), name = `${node.tagName} ${node.textContent.slice(0, 40)}`;
+        if (ignored && node.closest(ignored)) continue;
+        const scrolls = scrolling(node), name = `${node.tagName} ${node.textContent.slice(0, 40)}`;
         if (!scrolls && (box.left < -1 || box.right > innerWidth + 1)) outside.push(name);
         if (node.matches(".scroll") && style.overflowX !== "auto") cut.push(name);
         if (/hidden|clip/.test(style.overflowX) && node.matches("td,th,dd,pre,p,figcaption")
@@ -22,6 +29,7 @@
             const [color, alpha] = parse(getComputedStyle(at).backgroundColor);
             if (alpha > 0.99) { back = color; break; }
         }
+        if (opacity === 0) continue;  // shown when it is pointed at
         const [ink, alpha] = parse(node.closest("svg") ? style.fill : style.color);
         const seen = ink.map((v, i) => back[i] + (v - back[i]) * alpha * opacity);
         const [dark, bright] = [light(seen), light(back)].sort((a, b) => a - b);

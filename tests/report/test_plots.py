@@ -171,6 +171,21 @@ def test_a_reference_is_named_and_on_the_axis():
     assert chart["range"][0] <= 255
 
 
+def test_a_reference_far_away_is_named_but_does_not_flatten_the_lines():
+    chart = spec(Series("a", [0, 1], [300, 500]), references=[("random play", -90_000)])
+    assert chart["references"] == [["random play", -90_000]]
+    assert chart["range"] == [300, 500]
+    # One that is several spans away belongs to the picture.
+    near = spec(Series("a", [0, 1], [520, 530]), references=[("random play", 255)])
+    assert near["range"][0] <= 255
+
+
+def test_nobody_can_zoom_below_the_error_of_what_is_shown():
+    chart = spec(with_error("greedy", [0, 1, 2], [10, 20, 30], [1, 2, 3]))
+    assert chart["noise"] == 4  # the median of the bands
+    assert spec(Series("a", [0, 1], [10, 20]))["noise"] < 0.01
+
+
 def test_several_series_have_colours_of_their_own():
     chart = spec(*(Series(f"agent {i}", [0, 1], [i, i]) for i in range(12)))
     assert len({line["color"] for line in chart["series"]}) == 12

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from oracles import guess
+from report.looking import DESK, assert_legible, assert_reachable, screens
 from worldloom import suites
 from worldloom.training.folders import locked
 
@@ -14,7 +15,6 @@ pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.usefixtures("compiled_once"), pytest.mark.slow]
 
 TOKEN = "a-token-for-the-tests"
-DESK = {"width": 1280, "height": 860}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,27 @@ def test_a_training_is_seen_live_with_its_newest_film(visit, studio_runs):
             file.write(json.dumps(last | {"iteration": 14, "steps": 22_400, "mean": 432.5}) + "\n")
         view.wait_for_selector("tr[data-run=live] :text('432.5')")
     view.wait_for_selector(".details .badge.running", state="detached")
+
+
+@pytest.mark.parametrize(
+    ("place", "ready", "world"),
+    [
+        ("runs", "runs", None),
+        ("grid", "play", "tag"),
+        ("arc", "play", "arc"),
+        ("plant", "play", "reactor"),
+        ("robot", "play", "biped"),
+    ],
+)
+def test_everything_is_legible_and_reached_by_keys(visit, place, ready, world):
+    view = visit(place, ready)
+    assert_reachable(view, place)
+    if world:
+        start(view, world)
+    for viewport, scheme in screens(view):
+        assert_legible(view, place, viewport, scheme)
+    view.set_viewport_size(DESK)
+    view.emulate_media(color_scheme="light")
 
 
 # Play --------------------------------------------------------------------------------------------

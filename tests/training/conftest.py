@@ -90,6 +90,7 @@ class Counting:
             networks=Networks(),
             make_trainer=lambda config, problem: self.trainer(),
             about=self.about,
+            references=lambda evaluator, agents: {"random play": self.score()},
         )
 
     def config(self, **given):

@@ -89,10 +89,13 @@ def test_config_json_says_what_ran_and_where(finished_run, tiny):
     about = json.loads((finished_run / "config.json").read_text())
     assert set(about) == {
         "format", "suite", "command", "config", "hash", "steps_per_iteration",
-        "reference_scores", "turn_order", "versions", "machine", "sha256",
+        "references", "turn_order", "versions", "machine", "sha256",
     }  # fmt: skip
     assert (about["format"], about["suite"]) == (2, "grid")
-    assert np.isfinite(about["reference_scores"]["random play"])
+    random = about["references"]["random play"]
+    assert np.isfinite([random["mean"], random["stderr"]]).all()
+    assert random["episodes"] == 4
+    assert "scores" not in random, "single episodes"
     assert about["command"] == "worldloom train"
     assert about["hash"] == tiny().fingerprint()
     assert about["steps_per_iteration"] == 20

@@ -110,6 +110,9 @@ def test_a_row_sums_up_the_seeds_of_its_point(swept):
         assert row["stderr"] == pytest.approx(abs(scores[0] - scores[1]) / 2, abs=1e-3)
         assert row["worst"] == pytest.approx(scores.min(), abs=1e-3)
         assert row["curve"] == pytest.approx(swept.runs.curves[runs].mean(axis=0), abs=1e-2)
+        spread = np.abs(np.diff(swept.runs.curves[runs], axis=0)[0]) / 2
+        assert row["curve_stderr"] == pytest.approx(spread, abs=1e-2)
+        assert np.isfinite(row["references"]["random play"]["mean"])
         assert (row["diverged"], row["steps_per_iteration"]) == (0, 20)
     last = "iqn.learning_rate=0.01 iqn.gamma=0.9 iqn.epsilon_decay=0.5 world.spawn_prob=0.3"
     assert swept.rows[-1]["settings"] == last
@@ -205,6 +208,7 @@ def pretended(monkeypatch):
 
     monkeypatch.setattr(sweeping, "run_together", pretend)
     monkeypatch.setattr(sweeping, "_score", lambda run, agents, seed: agents)
+    monkeypatch.setattr(sweeping, "_references", lambda run, agents, known: {})
     return calls
 
 

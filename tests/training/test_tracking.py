@@ -191,7 +191,8 @@ def test_limits_and_off_policy_estimates_are_metrics_by_name(tmp_path):
     told = {"estimates": [estimate], "logged_return": 3.0, "support": {"outside": 0.5}}
     (tmp_path / "ope.json").write_text(json.dumps(told))
     ones = np.ones(2)
-    crossed = Outcome(ones, ones, ones, np.array([0.25, 0.0]), np.array([-1.0, 2.0]), 0.0, 0.0)
+    shares = np.array([0.25, 0.0])
+    crossed = Outcome(ones, ones, ones, shares, np.array([-1.0, 2.0]), 0.0, 0.0, shares / 5)
     trajectories: Any = None
     limits = ("too hot", "dry")
     evaluation = PlantEvaluation(crossed, crossed, trajectories, trajectories, limits, 0, None, 1.0)
@@ -205,6 +206,7 @@ def test_limits_and_off_policy_estimates_are_metrics_by_name(tmp_path):
     tracker: Any = hook.tracker
     assert tracker.failures == 0
     assert points(tracker, "eval/bare/violated/too hot") == [(7, 0.25)]
+    assert points(tracker, "eval/bare/violated_stderr/too hot") == [(7, 0.05)]
     assert points(tracker, "eval/filtered/worst_margin/dry") == [(7, 2.0)]
     assert points(tracker, "ope/fqe/value") == [(7, 5.0)]
     assert points(tracker, "ope/logged_return") == [(7, 3.0)]

@@ -30,6 +30,14 @@ class RandomLearner(struct.PyTreeNode):
     params: PyTree  # () a zero, so that learners can be stacked, indexed and stored like any
 
 
+def uniform_actions(space: Discrete | Box, key: Key, count: int) -> Array:
+    """Actions (count, ...), each as likely as any other."""
+    if isinstance(space, Discrete):
+        return draws.integers(key, (count,), space.n)
+    unit = draws.uniform(key, (count, *space.shape))
+    return (space.low + (space.high - space.low) * unit).astype(space.dtype)
+
+
 @dataclass(frozen=True)
 class Random:
     """One agent as pure functions; `worldloom.algos.independent` lifts it over many."""
@@ -49,12 +57,8 @@ class Random:
         Of discrete actions the values (B, actions), all zero; of continuous ones (B,) zeros.
         """
         count, space = jax.tree.leaves(obs)[0].shape[0], self.action
-        if isinstance(space, Discrete):
-            action = draws.integers(key, (count,), space.n)
-            return action, jnp.zeros((count, space.n), jnp.float32)
-        unit = draws.uniform(key, (count, *space.shape))
-        action = space.low + (space.high - space.low) * unit
-        return action.astype(space.dtype), jnp.zeros((count,), jnp.float32)
+        values = (count, space.n) if isinstance(space, Discrete) else (count,)
+        return uniform_actions(space, key, count), jnp.zeros(values, jnp.float32)
 
     def update(
         self, learner: RandomLearner, batch: Batch, key: Key

@@ -41,11 +41,14 @@ def command(argv: list[str]) -> int:
     console.phase("writing the page")
     page = comparison.write_comparison(rows, args.out)
     if args.json:
-        console.print_json({"runs": [row.to_dict() for row in rows], "report": page})
+        beside = comparison.references_of(rows)
+        found = {"runs": [row.to_dict() for row in rows], "references": beside, "report": page}
+        console.print_json(found)
         return 0
     cells = [row.cells() for row in rows]
     title = f"{rows[0].run.settings['env']}, best first"
-    console.table(title, comparison.COLUMNS[:-2], [values[:-2] for values in cells])
+    lines = [values[:-2] for values in cells + comparison.reference_cells(rows)]
+    console.table(title, comparison.COLUMNS[:-2], lines)
     paths = [str(row.run.path) for row in rows]  # of which names may be alike
     chosen = [", ".join(filter(None, cell[-2:])) for cell in cells]
     console.facts("set differently", dict(zip(paths, chosen, strict=True)))

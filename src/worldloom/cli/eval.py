@@ -42,6 +42,7 @@ def command(argv: list[str]) -> int:
         known = [f"--{field.name}" for field in fields(Flags)]
         raise ValueError(f"{others[0]}: no such option; {suggest(others[0], known)}")
     import worldloom
+    from worldloom.training.evaluate import reference_lines
 
     console.phase("loading the run")
     run = worldloom.load(named)
@@ -62,10 +63,12 @@ def command(argv: list[str]) -> int:
         dataset_files.save(data, flags.record)
     written = {"gif": flags.gif, "record": flags.record}
     if flags.json:
-        console.print_json({"run": named, "steps": run.steps} | result.to_dict() | written)
+        scores = {"run": named, "steps": run.steps} | result.to_dict()
+        console.print_json(scores | {"references": run.references()} | written)
         return 0
     made = {name: Path(path) for name, path in written.items() if path}
-    console.facts(f"{named}, step {run.steps:,}", result.lines() | made)
+    lines = result.lines() | reference_lines(run.references())
+    console.facts(f"{named}, step {run.steps:,}", lines | made)
     bundle = (run.folder / "bundle" / "manifest.json").is_file()
     console.next_steps(["export", named, *(["--force"] if bundle else [])])
     return 0

@@ -49,6 +49,7 @@ def command(argv: list[str]) -> int:
     named, flags, settings = split_flags(argv, Flags)
     console.phase("preparing")
     from worldloom.cli.report import write_page
+    from worldloom.report.sweeps import reference
     from worldloom.training.sweep import sweep
 
     asked = read_request(named, settings, config=flags.config, preset=flags.preset)
@@ -60,20 +61,21 @@ def command(argv: list[str]) -> int:
     if flags.json:
         console.print_json({"results": rows, "file": str(path), "report": str(page)})
         return 0
-    console.table(
-        f"sweep of {asked.given['env']}: score over {flags.seeds} seeds",
-        ["settings", "mean", "stderr", "worst seed", "seconds"],
+    beside = [reference(row) for row in rows]
+    title = f"sweep of {asked.given['env']}: score over {flags.seeds} seeds"
+    head = ["settings", "mean", "stderr", "worst seed", "random play", "seconds"]
+    lines = [
         [
-            [
-                row["settings"] or "defaults",
-                f"{row['mean']:.4g}",
-                f"{row['stderr']:.2g}",
-                f"{row['worst']:.4g}",
-                f"{row['seconds']:.1f}",
-            ]
-            for row in rows
-        ],
-    )
+            row["settings"] or "defaults",
+            f"{row['mean']:.4g}",
+            f"{row['stderr']:.2g}",
+            f"{row['worst']:.4g}",
+            f"{random['mean']:.4g}" if random else "-",
+            f"{row['seconds']:.1f}",
+        ]
+        for row, random in zip(rows, beside, strict=True)
+    ]
+    console.table(title, head, lines)
     console.say(f"written to {path} and {page}")
     best = max(rows, key=lambda row: row["mean"] if math.isfinite(row["mean"]) else -math.inf)
     start = [named] if named else []

@@ -88,12 +88,27 @@ def _choices(run: Run) -> dict[str, Any]:
     return page.flat({n: v for n, v in run.settings.items() if n not in task})
 
 
+def references_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Scores of agents that learned nothing in the same world, by name."""
+    known = [pair for row in rows for pair in row.run.references().items()]
+    return {name: row for name, row in known[::-1] if is_number(row.get("mean"))}
+
+
+def reference_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Rows of the table for those."""
+    return [
+        [name, *(number(row[n], 4) if is_number(row.get(n)) else "-" for n in ("mean", "stderr"))]
+        + ["-"] * (len(COLUMNS) - 3)
+        for name, row in references_of(rows).items()
+    ]
+
+
 def write_comparison(rows: Sequence[Row], path: str | Path) -> Path:
     """Writes the page of compared runs; returns its path."""
     title = f"Runs in {rows[0].run.settings.get('env')}"
     scored = [row for row in rows if row.run.evals]
     last = [row.to_dict() for row in scored]
-    references = dict(pair for row in scored for pair in row.run.reference_scores())
+    references = {name: row["mean"] for name, row in references_of(scored).items()}
     bars = partial(
         bar_chart,
         [row.run.path.name for row in scored],
@@ -107,7 +122,10 @@ def write_comparison(rows: Sequence[Row], path: str | Path) -> Path:
         page.section("Scores", page.figure(bars)) if scored else None,
         _curves(scored, references, "steps", "environment steps, or updates"),
         _curves(scored, references, "seconds", "seconds of training"),
-        page.section("Every run", page.table(COLUMNS, [row.cells() for row in rows])),
+        page.section(
+            "Every run",
+            page.table(COLUMNS, [row.cells() for row in rows] + reference_cells(rows)),
+        ),
     ]
     return page.write(path, page.page(title, body))
 

@@ -16,6 +16,7 @@ Span = tuple[float, float]
 _THICKNESS = 19  # pixels of a bar with the gap to its neighbour
 # An axis shows at least this part of its values' size: less is rounding, and would look like news.
 _ROUNDING = 1e-4
+_FAR = 20.0  # spans of the data: a reference further away is named at the edge
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,10 @@ def line_chart(
     """
     lines = [_points(line, i, log_x, log_y) for i, line in enumerate(series)]
     values = [v for line in lines for name in ("y", "low", "high") for v in line[name] or ()]
-    known = [v for v in [*values, *(at for _, at in references)] if v is not None]
-    low, high, noise = _y_range(known + [0.0] * include_zero, share, log_y, noise)
+    known = [v for v in values if v is not None]
+    known += [at for _, at in references if not _is_far(at, known)] + [0.0] * include_zero
+    noise = max([noise, *map(_band, lines)])
+    low, high, noise = _y_range(known, share, log_y, noise)
     spec = {
         "title": title or y_label,
         "x_label": x_label,
@@ -127,6 +130,24 @@ def _points(line: Series, i: int, log_x: bool, log_y: bool) -> dict[str, Any]:
         "dots": line.dots,
         "faint": line.faint,
     }
+
+
+def _is_far(at: float, values: list[float]) -> bool:
+    """Whether an axis that showed it would show nothing else of the values."""
+    if not values:
+        return False
+    low, high = min(values), max(values)
+    reach = _FAR * max(high - low, 0.05 * max(abs(low), abs(high)))
+    return not low - reach <= at <= high + reach
+
+
+def _band(line: dict[str, Any]) -> float:
+    """How wide a line's band is, as a rule: what is less than that is noise."""
+    if not line["low"] or not line["high"]:
+        return 0.0
+    pairs = zip(line["low"], line["high"], strict=True)
+    widths = [high - low for low, high in pairs if low is not None and high is not None]
+    return float(np.median(widths)) if widths else 0.0
 
 
 def _y_range(values: list[float], share: bool, log: bool, noise: float) -> tuple[float, ...]:

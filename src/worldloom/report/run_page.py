@@ -89,11 +89,8 @@ def facts(run: Run, unit: str = "steps", score: str = "greedy score") -> list[Fa
     if run.evals:
         last = run.evals[-1]
         below = f"mean of {last['episodes']} episodes" if last.get("episodes") else ""
-        for name, reference in run.reference_scores()[:1]:
-            below = "; ".join(filter(None, (below, f"{name}: {number(reference)}")))
-        error = last.get("stderr")
-        spread = "" if error is None else f"± {number(error, 2)}"
-        items.append((score, number(last.get("mean"), 4), spread, below))
+        below = "; ".join(filter(None, (below, beside(run))))
+        items.append((score, number(last.get("mean"), 4), spread(last.get("stderr")), below))
     elif run.metrics and is_number(run.metrics[-1].get("return")):
         last = number(run.metrics[-1]["return"], 4)
         items.append(("training return", last, "", "of the last iteration"))
@@ -109,6 +106,21 @@ def facts(run: Run, unit: str = "steps", score: str = "greedy score") -> list[Fa
         compiled = number(timing["compile_seconds"])
         items.append(("compilation", compiled, "s", "not part of the training time"))
     return items
+
+
+def spread(error: Any) -> str:
+    """± and a standard error; nothing if it is not known."""
+    return f"± {number(error, 2)}" if is_number(error) else ""
+
+
+def beside(run: Run, name: str = "mean", error: str = "stderr", factor: float = 1.0) -> str:
+    """What agents that learned nothing came to, in words: "random play: 255 ± 3"."""
+    said = []
+    for who, row in run.references().items():
+        if is_number(row.get(name)):
+            own = factor * row[error] if is_number(row.get(error)) else None
+            said.append(f"{who}: {number(factor * row[name])} {spread(own)}".strip())
+    return "; ".join(said)
 
 
 def hero(items: Sequence[Fact], film: Part = None) -> Part:

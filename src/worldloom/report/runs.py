@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-FORMAT = 2  # `training.config.FORMAT`, which to import would import jax
+# `training.config.FORMAT` and `training.evaluate.RANDOM_PLAY`, which to import would import jax.
+FORMAT = 2
+RANDOM_PLAY = "random play"
 _TAIL_BYTES = 1_000_000  # of a CSV file: plenty for the last iterations, quick for any run
 
 Row = dict[str, Any]
@@ -53,10 +55,15 @@ class Run:
         """A metric in every iteration; None where it was not written."""
         return column(self.metrics, name)
 
-    def reference_scores(self) -> list[tuple[str, float]]:
-        """Named scores to compare with, such as random play."""
-        scores = self.part("reference_scores").items()
-        return [(name, float(score)) for name, score in scores if is_number(score)]
+    def references(self) -> dict[str, Row]:
+        """What agents that learned nothing came to, such as random play: rows of an evaluation."""
+        rows = self.part("references").items()
+        return {name: row for name, row in rows if isinstance(row, dict)}
+
+    def reference_scores(self, name: str = "mean") -> list[tuple[str, float]]:
+        """One figure of those, to draw as a line."""
+        rows = self.references().items()
+        return [(who, float(row[name])) for who, row in rows if is_number(row.get(name))]
 
 
 def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:

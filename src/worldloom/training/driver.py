@@ -22,8 +22,9 @@ from worldloom.core.files import DISK_ERRORS, sync, write_bytes, write_json, wri
 from worldloom.core.interrupts import stop_when_asked
 from worldloom.core.mesh import agreed, leads
 from worldloom.training.checkpoint import Checkpoints
-from worldloom.training.config import FORMAT, TrainConfig, header_digest
+from worldloom.training.config import FORMAT, TrainConfig, header_digest, read_header
 from worldloom.training.console import phase
+from worldloom.training.evaluate import reference_rows
 from worldloom.training.folders import locked
 from worldloom.training.machine import machine, versions
 from worldloom.training.sinks import JsonLines, read_json_lines
@@ -180,7 +181,7 @@ def _drive(run: "Run", resume: bool, hooks: Sequence[Hook], command: str) -> "Ru
         # All processes get the signal: those that follow must wait for what the leader says.
         with stop_when_asked(_say_so) as stop:
             if leads():
-                write_json(folder / "config.json", _header(run, command))
+                write_json(folder / "config.json", _header(run, command, resume))
             for hook in hooks:
                 hook.on_start(run)
             told = _Hooks(hooks)
@@ -214,7 +215,11 @@ def set_clock(run: "Run") -> None:
             run.eval_seconds += row.get("eval_seconds", 0.0)
 
 
-def _header(run: "Run", command: str) -> dict[str, Any]:
+def _header(run: "Run", command: str, resume: bool) -> dict[str, Any]:
+    known = read_header(run.folder).get("references") if resume else None
+    if known is None:
+        phase("playing at random")
+        known = reference_rows(run.problem.references(run.evaluator, run.agents))
     header = {
         "format": FORMAT,
         "suite": run.suite.name,
@@ -222,6 +227,7 @@ def _header(run: "Run", command: str) -> dict[str, Any]:
         "config": run.config.to_dict(),
         "hash": run.config.fingerprint(),
         "steps_per_iteration": run.trainer.steps_per_iteration,
+        "references": known,
         **run.problem.about(run),
         "versions": versions(),
         "machine": machine(),

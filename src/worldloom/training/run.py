@@ -141,6 +141,14 @@ class Run:
         evaluator = self._evaluator(episodes or self.config.eval_episodes)
         return evaluator(self.agents, jax.random.key(seed))
 
+    def references(self) -> dict[str, dict[str, Any]]:
+        """Scores of agents that learned nothing, such as "random play", as rows of eval.jsonl.
+
+        Measured once, when the run began.
+        """
+        known = read_header(self.folder).get("references")
+        return known if isinstance(known, dict) else {}
+
     def metrics(self) -> dict[str, np.ndarray]:
         """metrics.jsonl by column, (iterations,) or (iterations, agents); NaN where it has null."""
         rows = read_json_lines(self.folder / "metrics.jsonl")

@@ -119,8 +119,12 @@ class Evaluation(Protocol):
         ...
 
 
-# Plays episodes with what a trainer gives as its agents: evaluator(agents, key).
-Evaluator = Callable[[Any, Any], Evaluation]
+# Plays episodes with what a trainer gives as its agents: evaluator(agents, key); with uniform
+# actions instead where `training.evaluate.random_play` says at_random=True.
+Evaluator = Callable[..., Evaluation]
+
+
+_RANDOM_PLAY = lazy("worldloom.training.evaluate:random_play")
 
 
 @dataclass(frozen=True)
@@ -128,20 +132,23 @@ class Problem:
     """A world to learn in, or data to learn from, and how to score what was learned.
 
     make_evaluator(trainer, episodes): its evaluator. outcomes(info): what to average over the
-    episodes that end, from infos (T, B) to arrays (T, B). data(): the logged data, made or read
-    when they are first asked for; None where there can be none. prior: learns beside an on-policy
-    agent and pays it (see `loops.on_policy.Prior`). make_trainer: a way of training of the suite's
-    own, in the place of the loop that the algorithm asks for. about(): what config.json says
-    beside the settings. files: what a new run keeps in its folder, by name. hooks: the suite's own
-    work between chunks. check_resume(header): raises ValueError if what the run was started with
-    has changed since. pure: no callback to the host in it, so that runs can be vmapped. chunk: the
-    most iterations in one call of the trainer, where that is not for the settings to choose.
+    episodes that end, from infos (T, B) to arrays (T, B). references(evaluator, agents): scores of
+    agents that learn nothing, by name, which stand beside all that is learned. data(): the logged
+    data, made or read when they are first asked for; None where there can be none. prior: learns
+    beside an on-policy agent and pays it (see `loops.on_policy.Prior`). make_trainer: a way of
+    training of the suite's own, in the place of the loop that the algorithm asks for. about(): what
+    config.json says beside the settings. files: what a new run keeps in its folder, by name. hooks:
+    the suite's own work between chunks. check_resume(header): raises ValueError if what the run was
+    started with has changed since. pure: no callback to the host in it, so that runs can be
+    vmapped. chunk: the most iterations in one call of the trainer, where that is not for the
+    settings to choose.
     """
 
     env: "PureEnv"
     make_evaluator: Callable[[Any, int], Evaluator]
     networks: "Networks"
     outcomes: "Callable[[PyTree], Mapping[str, Array]]" = lambda info: {}
+    references: Callable[[Any, Any], Mapping[str, Evaluation]] = _RANDOM_PLAY
     data: "Callable[[], Dataset] | None" = None
     prior: Any = None
     make_trainer: "Callable[[TrainConfig, Problem], Any] | None" = None

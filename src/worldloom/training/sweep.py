@@ -28,7 +28,7 @@ from worldloom.core.types import Array, PyTree
 from worldloom.training.config import TrainConfig, make_config, merge, nest
 from worldloom.training.console import phase
 from worldloom.training.driver import EVALUATION_KEY, plan_of
-from worldloom.training.evaluate import standard_error
+from worldloom.training.evaluate import reference_rows, standard_error
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
@@ -277,6 +277,7 @@ def sweep(
         "machine": machine(),
     }
     rows: dict[int, dict[str, Any]] = {}
+    references: dict[str, dict[str, Any]] = {}
     done, total = 0, sum(point.config.steps for point in chosen) * seeds
     for number, members in enumerate(programs.values()):
         note = f"program {number + 1} of {len(programs)}"
@@ -290,7 +291,8 @@ def sweep(
         scores = np.array(list(map(_score, runs, outcome.agents, own_seeds)))
         for place, n in enumerate(members):
             part = slice(place * seeds, (place + 1) * seeds)
-            about = {"seeds": own_seeds[part], "program": number}
+            beside = _references(planned[n], outcome.agents[part.start], references)
+            about = {"seeds": own_seeds[part], "program": number, "references": beside}
             rows[n] = _row(planned[n], outcome, scores, part) | about
         results = [rows[n] for n in sorted(rows)]
         complete = len(results) == len(chosen)
@@ -306,6 +308,19 @@ def _score(run: _Planned, agents: PyTree, seed: int) -> float:
     return run.evaluator(agents, key).mean
 
 
+def _references(run: _Planned, agents: PyTree, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Means of agents that learn nothing at this point, by name; played once in every task."""
+    config = run.point.config
+    learning = ("seed", "algo", "steps", "num_worlds", config.algorithm.name)
+    task = {name: value for name, value in config.to_dict().items() if name not in learning}
+    place = json.dumps(task, sort_keys=True)
+    if place not in known:
+        rows = reference_rows(run.problem.references(run.evaluator, agents))
+        kept = ("mean", "stderr")
+        known[place] = {name: {n: row.get(n) for n in kept} for name, row in rows.items()}
+    return known[place]
+
+
 def _row(planned: _Planned, outcome: Outcome, scores: np.ndarray, runs: slice) -> dict[str, Any]:
     """One point's results; seconds are its share of its program's."""
     own = scores[runs]
@@ -319,6 +334,7 @@ def _row(planned: _Planned, outcome: Outcome, scores: np.ndarray, runs: slice) -
         "worst": float(own.min()),
         "diverged": int((~outcome.finite[runs]).sum()),
         "curve": [round(float(x), 3) for x in outcome.curves[runs].mean(axis=0)],
+        "curve_stderr": [round(standard_error(x), 3) for x in outcome.curves[runs].T],
         "steps_per_iteration": planned.trainer.steps_per_iteration,
         "seconds": round(outcome.seconds * share, 3),
         "compile_seconds": round(outcome.compile_seconds * share, 3),

@@ -18,8 +18,8 @@ def make_run(folder):
     """A run of 40 iterations on the shipped examples, one of which was solved."""
     config = make_config(SUITE, {"env": "arc", "steps": 40 * EACH})
     references = {
-        "random play": {"demo_pairs": 0.02, "test_pairs": 0.0, "k": 0},
-        "greedy editor": {"demo_pairs": 1.0, "test_pairs": 0.75, "k": 0},
+        "random play": {"mean": 0.02, "demo_pairs": 0.02, "test_pairs": 0.0, "k": 0},
+        "greedy editor": {"mean": 1.0, "demo_pairs": 1.0, "test_pairs": 0.75, "k": 0},
     }
     about = {
         "format": 2,

@@ -64,7 +64,10 @@ def make_run(folder, *, iterations=ITERATIONS, films=True, seed=0):
         "config": config,
         "hash": "3f9a1c07",
         "steps_per_iteration": STEPS,
-        "reference_scores": {"random play": 255.0, "greedy to nearest gem": 530.0},
+        "references": {
+            "random play": {"mean": 255.0, "stderr": 2.5, "episodes": 200},
+            "greedy to nearest gem": {"mean": 530.0},
+        },
         "versions": {"worldloom": "0.2.0", "jax": "0.10.2"},
         "machine": {"cpu": "a small one", "cores": 2, "memory_gb": 4.1, "python": "3.11"},
     }

@@ -116,6 +116,10 @@ def test_where_one_wins_what_another_loses_half_of_the_agents_play_against_rando
     assert len(row["agents_stderr"]) == 4
     others = GridEvaluator(countdown(2, 9), stay, episodes=4, rivals=True)
     assert "against_random" not in others(jnp.zeros(2), jax.random.key(0)).to_dict()
+    # Agents that stand still are tagged where they stand, random ones all over the field.
+    random = evaluate(jnp.zeros(4), jax.random.key(0), at_random=True)
+    assert random.against_random is None
+    assert not np.array_equal(random.agent_scores, found.agent_scores)
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_hostile_names_stay_text(make_run, tmp_path):
     folder = make_run(tmp_path / "run & co <b>", iterations=8, films=False)
     about = json.loads((folder / "config.json").read_text())
     about |= {"command": HOSTILE, "hash": HOSTILE, "machine": HOSTILE}
-    about |= {"versions": {"worldloom": HOSTILE}, "reference_scores": {HOSTILE: 300.0}}
+    about |= {"versions": {"worldloom": HOSTILE}, "references": {HOSTILE: {"mean": 300.0}}}
     about["config"] |= {"env": HOSTILE, "algo": HOSTILE, "mode": HOSTILE, HOSTILE: HOSTILE}
     (folder / "config.json").write_text(json.dumps(about))
     report = write_report(folder)

@@ -1,5 +1,6 @@
 """Any world of one agent as a problem: what is made of it, how it is scored, what is refused."""
 
+import math
 from dataclasses import replace
 
 import jax
@@ -13,7 +14,13 @@ from worldloom.core.spaces import Box
 from worldloom.core.transforms import as_pure
 from worldloom.suites.grid import treasurehunt
 from worldloom.training.config import make_config
-from worldloom.training.evaluate import EpisodeEvaluator
+from worldloom.training.evaluate import (
+    EpisodeEvaluator,
+    random_play,
+    ratio_error,
+    reference_lines,
+    reference_rows,
+)
 from worldloom.training.run import check_fit
 
 PLAIN = suites.suite("plain")
@@ -140,3 +147,39 @@ def test_episodes_are_scored_to_their_end_and_no_further():
     assert scores.to_dict()["stderr"] == pytest.approx(error)
     assert scores.lines()["return"].startswith(f"{scores.mean:.4g} +- {error:.2g} (s.e.), 64")
     assert "+-" not in EpisodeEvaluator(env, act, 1)((), jax.random.key(0)).lines()["return"]
+
+
+def test_random_play_is_scored_by_the_same_program():
+    env, traced = as_pure(guess.make(horizon=6)), []
+
+    def act(agents, obs, key, *, explore):
+        traced.append(obs)
+        return obs[:, 0].astype(jnp.int32)  # the right guess
+
+    evaluator = EpisodeEvaluator(env, act, 256)
+    learned = evaluator((), jax.random.key(0))
+    beside = random_play(evaluator, ())
+    choices = env.spec.action.n
+    assert learned.mean == 6.0
+    assert beside["random play"].mean == pytest.approx(6.0 / choices, abs=0.4)
+    assert len(traced) == 1, "compiled once"
+    rows = reference_rows(beside)
+    assert rows["random play"]["episodes"] == 256
+    assert "scores" not in rows["random play"]
+    assert reference_lines(rows)["random play"].endswith("(s.e.)")
+    damaged = {"nobody": {"mean": None}, "damaged": 3, "words": {"mean": "x"}}
+    assert reference_lines(damaged) == {}
+    endless = replace(env, spec=replace(env.spec, action=Box(-math.inf, math.inf, (1,))))
+    assert random_play(EpisodeEvaluator(endless, act, 2), ()) == {}
+
+
+def test_the_error_of_a_rate_is_that_of_its_episodes():
+    rng = np.random.default_rng(0)
+    steps = rng.integers(20, 60, (400, 64))
+    crossed = rng.binomial(steps, rng.beta(2, 8, (400, 64)))  # steps of an episode are alike
+    rates = crossed.sum(1) / steps.sum(1)
+    errors = [ratio_error(c, s) for c, s in zip(crossed, steps, strict=True)]
+    assert np.mean(errors) == pytest.approx(rates.std(), rel=0.1)
+    both = ratio_error(np.stack([crossed[0], 0 * crossed[0]], -1), steps[0])
+    np.testing.assert_allclose(both, [errors[0], 0.0])
+    assert np.isnan(ratio_error(np.ones((1, 3)), np.ones(1))).all()

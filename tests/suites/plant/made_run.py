@@ -27,7 +27,8 @@ PLANT = {
 def outcome(mean, violated, acts=0.0, emergencies=0.0):
     return {
         "return": mean, "return_stderr": 1.5, "discounted_return": mean / 2, "length": 60.0,
-        "violated": violated, "worst_margin": [-4.25, None], "interventions": acts,
+        "violated": violated, "violated_stderr": [0.02 * (v > 0) for v in violated],
+        "worst_margin": [-4.25, None], "interventions": acts,
         "emergencies": emergencies,
     }  # fmt: skip
 
@@ -89,6 +90,13 @@ def make_run(folder):
         "plant": PLANT,
         "data": data | {"provenance": provenance},
         "constraints": ["box feed", "runaway"],
+        "references": {
+            "random play": {
+                "mean": 60.0,
+                "bare": outcome(70.0, [0.5, 0.0]),
+                "filtered": outcome(60.0, [0.0, 0.0], 0.9),
+            }
+        },
     }
     (folder / "config.json").write_text(json.dumps(about))
     metrics = [

@@ -98,6 +98,7 @@ def test_the_headline_is_of_the_last_evaluation_and_of_the_log(folder):
     assert "not complete" not in page
     for words in ("reactor</h1>", "iql · medium data · seed 3",
                   "130 <small>± 1.5</small>", "140 <small>± 1.5</small>",
+                  "random play: 60 ± 1.5", "random play: 70 ± 1.5",
                   "12.5 <small>% of steps</small>", "in 2 % by the emergency action",
                   "normalised score</dt><dd>64<", "18.5<span", "of 2 episodes; the best 34",
                   "0 <small>% of steps</small>", "25 % without it"):  # fmt: skip
@@ -107,7 +108,11 @@ def test_the_headline_is_of_the_last_evaluation_and_of_the_log(folder):
 def test_returns_are_drawn_over_updates_beside_the_data_s_own(folder):
     found = charts(write_report(folder).read_text())
     returns = found["Return in the plant"]
-    assert returns["references"] == [["logged data", 18.5]]
+    assert returns["references"] == [
+        ["logged data", 18.5],
+        ["random play, behind the filter", 60.0],
+        ["random play, bare", 70.0],
+    ]
     assert returns["x_label"] == "updates"
     said = at(returns, 40_000)
     assert said == {"behind the filter ± s.e.": "130 ± 1.5", "bare policy ± s.e.": "140 ± 1.5"}
@@ -122,7 +127,7 @@ def test_returns_are_drawn_over_updates_beside_the_data_s_own(folder):
 def test_limits_are_in_their_units_for_log_policy_and_filter(folder):
     page = write_report(folder).read_text()
     for words in ("temperature at most 375 K", "feed changes in a step by at most 10 L/min",
-                  f"{MINUS}4.25 K", "runaway · logged data: 25 %", "runaway · bare: 25 %",
+                  f"{MINUS}4.25 K", "runaway · logged data: 25 %", "runaway · bare: 25 % ± 2",
                   "runaway · filtered: 0 %"):  # fmt: skip
         assert words in page, words
 

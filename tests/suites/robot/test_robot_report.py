@@ -74,22 +74,28 @@ def test_a_walk_is_judged_by_its_speed_and_the_prior_by_its_judge(walk):
                   "of 64 episodes at 0.15 to 0.3 m/s", "rad from the reference gait",
                   "Motion prior", "score by the discriminator", "amp.weight"):  # fmt: skip
         assert words in page, words
-    assert charts(page)["m/s off the command"]["references"] == [["wanted", 0.075]]
+    off = charts(page)["m/s off the command"]
+    assert off["references"] == [["wanted", 0.075], ["random play", 0.35]]
+    assert "± 0.01" in at(off, 300 * STEPS)["mean speed of greedy episodes ± s.e."]
     assert "<h2>Pushes</h2>" not in page
     shares = charts(page)["% of greedy episodes"]
     # Of the last evaluation, in per cent: 64 episodes.
     said = at(shares, 300 * STEPS)
     assert said == {"stays up ± s.e.": "100 ± 0", "as fast as asked ± s.e.": "75 ± 5.4"}
     assert shares["range"] == [0, 100]
+    names = ("stays up", "as fast as asked")
+    assert shares["references"] == [[f"random play, {name}", 0.0] for name in names]
+    assert "75 <small>% ± 5.4</small>" in page
+    assert "random play: 0 ± 0 %" in page
 
 
 def test_terms_are_told_in_reward_a_second_with_their_weights(walk):
     page = write_report(walk).read_text()
-    assert "track: 2<" in page  # 1 of the term, at a weight of 2
-    assert "alive: 0.5<" in page
-    assert "slip: \N{MINUS SIGN}0.0625<" in page
+    assert "track: 2 ± 0.1<" in page  # 1 of the term, at a weight of 2
+    assert "alive: 0.5 ± 0<" in page
+    assert "slip: \N{MINUS SIGN}0.0625 ± 0.005<" in page
     small = charts(page)["track, weight 2"]
-    assert at(small, 100 * STEPS) == {"track": "0.6667"}  # of the first evaluation
+    assert at(small, 100 * STEPS) == {"track": "0.6667 ± 0.1"}  # of the first evaluation
 
 
 def test_simulations_that_diverged_are_counted(walk):

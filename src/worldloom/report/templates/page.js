@@ -102,14 +102,18 @@ function over(u, spec) {
       ctx.fillText(`${name} ${number(value, 3)}`, x + (left ? 5 : -5) * px, box.top + 11 * px);
     });
     spec.references.forEach(([name, value], i) => {
-      const y = u.valToPos(value, "y", true);
-      ctx.beginPath();
-      ctx.moveTo(box.left, y);
-      ctx.lineTo(box.left + box.width, y);
-      ctx.stroke();
+      // One that lies beyond the axis is named at its edge.
+      const {min, max} = u.scales.y, beyond = value > max ? "↑ " : value < min ? "↓ " : "";
+      const y = u.valToPos(Math.min(max, Math.max(min, value)), "y", true);
+      if (!beyond) {
+        ctx.beginPath();
+        ctx.moveTo(box.left, y);
+        ctx.lineTo(box.left + box.width, y);
+        ctx.stroke();
+      }
       // Every other name stands at the left: lines that are close keep theirs apart.
       ctx.textAlign = i % 2 ? "left" : "right";
-      const words = `${name} ${number(value, 3)}`, x = i % 2 ? box.left + 4 * px : box.left + box.width - 4 * px;
+      const words = `${beyond}${name} ${number(value, 3)}`, x = i % 2 ? box.left + 4 * px : box.left + box.width - 4 * px;
       const up = y - 18 * px > box.top ? y - 6 * px : y + 14 * px;
       ctx.lineWidth = 3 * px;
       ctx.setLineDash([]);
@@ -282,7 +286,11 @@ addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll(".plot").forEach(plot);
   document.querySelectorAll("table").forEach(sortable);
   document.querySelectorAll(".scroll").forEach(box => {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;  // reachable for keys that scroll
+    // Reachable for keys that scroll, as soon as a screen is too narrow for it.
+    new ResizeObserver(() => {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }).observe(box);
   });
 });
 })();

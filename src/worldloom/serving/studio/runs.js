@@ -43,7 +43,7 @@ export function showRuns(main) {
       h("section", {className: "card"},
         h("div", {className: "bar"}, filter, names, h("button", {className: "tool", id: "best",
           onclick: () => tickShown()}, "tick all shown")),
-        h("div", {className: "table"}, h("table", {},
+        h("div", {className: "table", tabIndex: 0, role: "region", ariaLabel: "runs"}, h("table", {},
           h("thead", {}, h("tr", {}, head.map(([text, kind]) => h("th", {className: kind}, text)))),
           body)))),
     details);

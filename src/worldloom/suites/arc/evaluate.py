@@ -23,6 +23,7 @@ from worldloom.suites.arc.episodes import Trajectory, greedy_editor, play_episod
 from worldloom.suites.arc.operations import RESIZE
 from worldloom.suites.arc.tasks import TaskSet
 from worldloom.suites.arc.types import Action, ArcConfig, ArcState, Observation
+from worldloom.training.evaluate import RANDOM_PLAY, standard_error
 
 # agent(states, agents, key, config, explore) -> actions (B,): greedy where `explore` (), a traced
 # number, is 0, and above it by chance.
@@ -58,6 +59,10 @@ class ArcEvaluation:
     def k(self) -> int:
         return len(self.attempts)
 
+    def stderr(self, group: str) -> float:
+        """Of the share of the group's pairs that the greedy agent solves."""
+        return standard_error(self.solved[self._pairs(group)].astype(float))
+
     def _pairs(self, group: str) -> np.ndarray:
         return self.tests if group == "test" else ~self.tests
 
@@ -82,15 +87,18 @@ class ArcEvaluation:
     def to_dict(self) -> dict[str, Any]:
         """demo_pairs, demo_tasks, test_pairs, ...: every rate, the mean, and k."""
         named = {f"{group}_{n}": x for group in GROUPS for n, x in self.rates(group).items()}
-        named = {"mean": self.mean} | named
-        return {n: round(x, 4) for n, x in named.items()} | {"k": self.k}
+        named = {"mean": self.mean, "stderr": self.stderr("demo")} | named
+        counts = {"k": self.k, "episodes": int(self._pairs("demo").sum())}
+        return {n: round(x, 4) for n, x in named.items()} | counts
 
     def lines(self) -> dict[str, str]:
         """What was solved, for people."""
         lines = {}
         for group, name in (("demo", "demonstrations"), ("test", "test pairs")):
             rates = self.rates(group)
-            text = f"{rates['pairs']:.0%} of pairs, {rates['tasks']:.0%} of tasks (greedy)"
+            error = self.stderr(group)
+            spread = "" if math.isnan(error) else f" +- {100.0 * error:.2g} (s.e.)"
+            text = f"{rates['pairs']:.0%}{spread} of pairs, {rates['tasks']:.0%} of tasks (greedy)"
             if self.k:
                 pairs, tasks = rates["pass_at_k"], rates["tasks_pass_at_k"]
                 text += f"; pass@1 {rates['pass_at_1']:.0%}, pass@{self.k} {pairs:.0%} of pairs, "
@@ -263,18 +271,18 @@ def _editor_or_random(
     return jnp.where(explore > 0, random_agent(states, agents, key, config, explore), flat)
 
 
-def references(evaluator: ArcEvaluator) -> dict[str, dict[str, Any]]:
+def references(evaluator: ArcEvaluator, agents: PyTree = ()) -> dict[str, ArcEvaluation]:
     """What random play and the editor that knows the answer solve of the same pairs.
 
-    The editor is left out under rules that it cannot play by.
+    agents: are not asked. The editor is left out under rules that it cannot play by.
     """
     key = jax.random.key(REFERENCE_KEY)
     if evaluator.rules.rules != "edit":
         alone = ArcEvaluator(evaluator.tasks, evaluator.rules, random_agent)
-        return {"random play": alone((), key).to_dict()}
+        return {RANDOM_PLAY: alone((), key)}
     played = ArcEvaluator(evaluator.tasks, evaluator.rules, _editor_or_random, attempts=1)((), key)
     alone = replace(played, attempts=played.attempts[:0])
     return {
-        "random play": replace(alone, solved=played.attempts[0]).to_dict(),
-        "greedy editor": alone.to_dict(),
+        RANDOM_PLAY: replace(alone, solved=played.attempts[0]),
+        "greedy editor": alone,
     }

@@ -11,7 +11,7 @@ from worldloom.report import page, run_page
 from worldloom.report.axes import number
 from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
-from worldloom.report.run_page import TRAINING, percent, share_error, thin
+from worldloom.report.run_page import TRAINING, percent, share_error, spread, thin
 from worldloom.report.runs import Run, column, read_run
 from worldloom.suites.arc.draw import Shot, episode_picture
 from worldloom.suites.arc.sheet import arrow, beside, cells
@@ -54,7 +54,7 @@ def write_report(folder: str | Path) -> Path:
         hero=_hero(run, rows),
         sections=[
             _learning(run, rows),
-            _scores(run),
+            _scores(run, rows),
             _tasks(rows, tasks, run),
             _episodes(run),
             run_page.inside(run),
@@ -68,10 +68,16 @@ def _percent(value: Any) -> float | None:
     return percent([value])[0]
 
 
-def _references(run: Run) -> dict[str, Any]:
-    """The rates of agents that learn nothing, by name."""
-    given = run.about.get("references")
-    return given if isinstance(given, dict) else {}
+def _count(rows: Sequence[Mapping[str, str]], rate: str) -> int:
+    """How many pairs, or tasks, a rate such as demo_pairs is a share of."""
+    group, _, kind = rate.partition("_")
+    of_group = [int(row.get(f"{group}s") or 0) for row in rows]
+    return sum(map(bool, of_group)) if kind == "tasks" else sum(of_group)
+
+
+def _error(rates: Mapping[str, Any], name: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """The standard error of a rate in per cent, as words."""
+    return spread(_percent(share_error(rates.get(name), _count(rows, name))))
 
 
 def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
@@ -84,9 +90,14 @@ def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
             if last.get("k"):
                 rate = number(_percent(last.get(f"{group}_pass_at_k")))
                 below.append(f"pass@{last['k']} {rate} %")
-            value = _percent(last.get(f"{group}_pairs"))
+            rate = f"{group}_pairs"
+            below += [
+                f"{who} {number(_percent(row.get(rate)))} {_error(row, rate, rows)} %"
+                for who, row in run.references().items()
+            ]
+            value = _percent(last.get(rate))
             shown = "none" if value is None else number(value)
-            items.append((name, shown, "%", "; ".join(below)))
+            items.append((name, shown, f"% {_error(last, rate, rows)}".strip(), "; ".join(below)))
     times = [fact for fact in run_page.facts(run) if fact[0] != "greedy score"]
     return run_page.hero([*items, *times])
 
@@ -94,13 +105,12 @@ def _hero(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
 def _learning(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
     if not (run.metrics or run.evals):
         return None
-    groups = (("demonstrations", "demo", "demos"), ("test pairs", "test", "tests"))
+    groups = (("demonstrations", "demo_pairs"), ("test pairs", "test_pairs"))
 
     def greedy(x: str) -> list[Series]:
         lines = []
-        for i, (name, group, counted) in enumerate(groups):
-            rates = column(run.evals, f"{group}_pairs")
-            pairs = sum(int(row.get(counted) or 0) for row in rows)
+        for i, (name, rate) in enumerate(groups):
+            rates, pairs = column(run.evals, rate), _count(rows, rate)
             style = {"color": i, "dots": True}
             errors = percent(share_error(rate, pairs) for rate in rates)
             points = column(run.evals, x), percent(rates), errors
@@ -109,10 +119,10 @@ def _learning(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
 
     solved = thin(run.column("steps"), percent(run.column("solved")))
     training = Series("training episodes", *solved, color=TRAINING, faint=True)
-    rates = {name: _percent(rate.get("demo_pairs")) for name, rate in _references(run).items()}
+    known = run.reference_scores("demo_pairs")
     shares: dict[str, Any] = {
         "y_label": "% solved",
-        "references": [(f"{n}, demonstrations", r) for n, r in rates.items() if r is not None],
+        "references": [(f"{name}, demonstrations", 100.0 * rate) for name, rate in known],
         "share": True,
     }
     lines = [*greedy("steps"), training]
@@ -128,9 +138,9 @@ def _learning(run: Run, rows: Sequence[Mapping[str, str]]) -> Part:
     return page.section("Learning", page.figure(curve, caption), page.pairs([by_time, by_step]))
 
 
-def _scores(run: Run) -> Part:
+def _scores(run: Run, tasks: Sequence[Mapping[str, str]]) -> Part:
     """Every rate of the last evaluation, beside those of agents that learn nothing."""
-    agents = _references(run)
+    agents = run.references()
     if run.evals:
         agents = {str(run.settings.get("algo")): run.evals[-1]} | agents
     if not agents:
@@ -138,10 +148,14 @@ def _scores(run: Run) -> Part:
     names = [name for name in _RATES if any(name in rates for rates in agents.values())]
     k = run.evals[-1].get("k") if run.evals else None
     head = ["agent", *(_RATES[name].replace("@k", f"@{k}") for name in names)]
-    rows = [[agent, *(_percent(rates.get(n)) for n in names)] for agent, rates in agents.items()]
+    rows = [
+        [agent]
+        + [f"{number(_percent(rates.get(n)))} {_error(rates, n, tasks)}".strip() for n in names]
+        for agent, rates in agents.items()
+    ]
     text = (
-        "Pairs: the share that is solved. Tasks: the share of tasks all of whose pairs are. "
-        "pass@k: solved in at least one of k sampled episodes."
+        "In per cent, ± s.e. Pairs: the share that is solved. Tasks: the share of tasks all of "
+        "whose pairs are. pass@k: solved in at least one of k sampled episodes."
     )
     if "greedy editor" in agents:
         text += (

@@ -84,6 +84,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         data=data,
         outcomes=outcomes,
         about=_about,
+        references=references,
         files={TASKS_FILE: tasks.to_json()},
         hooks=[TaskTable()],
         pictures=[Episodes()],
@@ -161,10 +162,8 @@ def make_networks(sizes: NetworkSizes, rules: ArcConfig) -> Networks:
 
 def _about(run: Run) -> Mapping[str, Any]:
     """What config.json says beside the settings."""
-    evaluator: Any = run.evaluator
     dataset: Any = getattr(run.trainer.loop, "dataset", None)
-    data = {} if dataset is None else {"data": dict(dataset.provenance)}
-    return {"references": references(evaluator)} | data
+    return {} if dataset is None else {"data": dict(dataset.provenance)}
 
 
 class TaskTable(Hook):

@@ -13,10 +13,9 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import run_episode_batch
-from worldloom.core.spaces import Discrete
 from worldloom.core.transforms import base_state, batch
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.training.evaluate import standard_error
+from worldloom.training.evaluate import or_random, standard_error
 from worldloom.training.loops.turns import alive
 
 
@@ -99,30 +98,23 @@ class GridEvaluator:
         if episodes < 1:
             raise ValueError(f"episodes={episodes}; evaluate at least 1 (2 for a standard error)")
         self.env, self.act, self.episodes, self.rivals = env, act, episodes, rivals
-        self._against = jax.jit(self._play_against_random)
         self._scores = jax.jit(self._play_many)
         self._film = jax.jit(self._play_one)
 
     def _episodes(
-        self, agents: PyTree, key: Key, explore: float, count: int, watch, half: bool = False
+        self, agents: PyTree, key: Key, explore: float, count: int, watch, learned: Array | int
     ):
         """The last states, rewards (horizon, A, count) until an episode's end, what was watched.
 
-        half: the second half of the agents plays at random.
+        learned: so many agents act as they learned to; those after them play at random.
         """
 
         def act(agent, obs, key):
             params, is_random = agent
             action = self.act(params, obs, key, explore=explore)
-            if not half:
-                return action, ()
-            space = self.env.spec.action
-            assert isinstance(space, Discrete), "a gridworld's actions are numbered"
-            random = draws.integers(draws.split(key)[1], action.shape, space.n)
-            return jnp.where(is_random, random.astype(action.dtype), action), ()
+            return or_random(action, is_random, self.env.spec.action, draws.split(key)[1]), ()
 
-        amount = self.env.spec.num_agents
-        agents = (agents, jnp.arange(amount) >= amount // 2)
+        agents = (agents, jnp.arange(self.env.spec.num_agents) >= learned)
         env, params = batch(self.env, count), self.env.default_params()
         turns = self.env.spec.horizon
         if turns is None:
@@ -130,29 +122,31 @@ class GridEvaluator:
         last, played, watched = run_episode_batch(env, act, key, agents, params, turns, watch)
         return last, played.reward * alive(played.terminated)[:, None, :], watched
 
-    def _play_many(self, agents: PyTree, key: Key, explore: float):
-        _, rewards, _ = self._episodes(agents, key, explore, self.episodes, lambda state: ())
+    def _play_many(self, agents: PyTree, key: Key, explore: float, learned: Array):
+        many = self.episodes
+        _, rewards, _ = self._episodes(agents, key, explore, many, lambda state: (), learned)
         return rewards.sum(axis=0).T, (rewards > 0).sum(axis=(0, 1))
 
-    def _play_against_random(self, agents: PyTree, key: Key, explore: float):
-        _, rewards, _ = self._episodes(agents, key, explore, self.episodes, lambda s: (), half=True)
-        returns, trained = rewards.sum(axis=0), self.env.spec.num_agents // 2
-        return returns[:trained].mean(axis=0) - returns[trained:].mean(axis=0)
-
     def _play_one(self, agents: PyTree, key: Key, explore: float):
-        last, rewards, before = self._episodes(agents, key, explore, 1, base_state)
+        every = self.env.spec.num_agents
+        last, rewards, before = self._episodes(agents, key, explore, 1, base_state, every)
         states = jax.tree.map(
             lambda x, end: jnp.concatenate([x[:, 0], end]), before, base_state(last)
         )
         return states, rewards[:, :, 0].sum(axis=1)
 
-    def __call__(self, agents: PyTree, key: Key, explore: float = 0.0) -> GridEvaluation:
-        """Scores of `episodes` fresh worlds for stacked agents."""
-        start = time.perf_counter()
-        per_agent, paid = map(np.asarray, self._scores(agents, key, explore))
+    def __call__(
+        self, agents: PyTree, key: Key, explore: float = 0.0, at_random: bool = False
+    ) -> GridEvaluation:
+        """Scores of `episodes` fresh worlds for stacked agents, or for as many random ones."""
+        start, every = time.perf_counter(), self.env.spec.num_agents
+        learned = 0 if at_random else every
+        per_agent, paid = map(np.asarray, self._scores(agents, key, explore, learned))
         against = None
-        if self.rivals and is_constant_sum(per_agent):
-            against = np.asarray(self._against(agents, key, explore))
+        if self.rivals and not at_random and is_constant_sum(per_agent):
+            half = every // 2
+            returns = np.asarray(self._scores(agents, key, explore, half)[0])
+            against = returns[:, :half].mean(axis=1) - returns[:, half:].mean(axis=1)
         seconds = time.perf_counter() - start
         return GridEvaluation(per_agent.sum(axis=1), per_agent, seconds, paid, against)
 

@@ -17,7 +17,7 @@ from worldloom.suites.grid import render
 from worldloom.suites.grid.evaluate import GridEvaluator
 from worldloom.suites.grid.suite import JAX_MODES
 from worldloom.training.config import TrainConfig
-from worldloom.training.driver import EVALUATION_KEY, Hook
+from worldloom.training.driver import Hook
 from worldloom.training.loops import make_trainer
 from worldloom.training.recording import recorded_data
 from worldloom.training.run import Run
@@ -119,19 +119,8 @@ def _check_world(config: TrainConfig, folder: Path | None) -> None:
 
 
 def _about(run: Run) -> Mapping[str, Any]:
-    """What random play scores in the same world, to compare with."""
-    from worldloom.algos.random import RandomConfig, make
-
-    env = run.problem.env
-    random = make(RandomConfig(), env.spec, run.problem.networks)
-    agents = np.zeros(env.spec.num_agents, np.float32)
-
-    def act(params, obs, key, *, explore):
-        return random.act(params, obs, key, explore=explore)[0]
-
-    evaluator = GridEvaluator(env, act, run.config.eval_episodes)
-    score = evaluator(agents, jax.random.key(EVALUATION_KEY)).mean
-    return {"reference_scores": {"random play": score}, "turn_order": env.spec.turn_order}
+    """What config.json says beside the settings."""
+    return {"turn_order": run.problem.env.spec.turn_order}
 
 
 class TurnTable(Hook):

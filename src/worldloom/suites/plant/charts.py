@@ -14,7 +14,7 @@ from worldloom.report.page import Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_error
 from worldloom.report.run_page import percent as in_percent
 from worldloom.report.run_page import training_line
-from worldloom.report.runs import Run, column
+from worldloom.report.runs import Run, column, is_number
 from worldloom.suites.plant.types import Limit, Signal
 
 FILTERED, BARE, LOGGED, ACTS, EMERGENCY = 0, 1, 7, 4, 3  # colours, the same in every chart
@@ -98,14 +98,20 @@ def returns(run: Run, logged: Log | None) -> Part:
     unit = unit_of_steps(run)
     bare, filtered = ([part(row, way) for row in evals] for way in ("bare", "filtered"))
     ways = (("behind the filter", filtered, FILTERED), ("bare policy", bare, BARE))
-    mean = [] if logged is None else [("logged data", float(logged.returns.mean()))]
+    beside = [] if logged is None else [("logged data", float(logged.returns.mean()))]
+    beside += [
+        (f"{who}, {name}", part(row, way)["return"])
+        for who, row in run.references().items()
+        for way, name in (("filtered", "behind the filter"), ("bare", "bare"))
+        if is_number(part(row, way).get("return"))
+    ]
 
     def curve(over: str, label: str, title: str, height: int) -> Part:
         lines = training_line(run, over)
         for name, rows, ink in ways:
             points = (column(evals, over), column(rows, "return"), column(rows, "return_stderr"))
             lines.append(with_error(f"{name} ± s.e.", *points, color=ink, dots=True))
-        look: dict[str, Any] = {"references": mean + run.reference_scores(), "height": height}
+        look: dict[str, Any] = {"references": beside, "height": height}
         return line_chart(lines, label, "return of an episode", title=title, **look)
 
     def small(label: str, *lines: tuple[str, Sequence[Any], int]) -> Part:
@@ -152,9 +158,10 @@ def limits(run: Run, facts: PlantFacts, logged: Log | None) -> Part:
 
     shares = {"logged data": logged.crossed if logged else ()}
     shares |= {way: row.get("violated") for way, row in ways.items()}
+    errors = {way: row.get("violated_stderr") for way, row in ways.items()}
     inks = {"logged data": LOGGED, "bare": BARE, "filtered": FILTERED}
     groups = [
-        Bars(name, of_limits(values, 100.0), inks[name])
+        Bars(name, of_limits(values, 100.0), inks[name], of_limits(errors.get(name), 100.0))
         for name, values in shares.items()
         if any(v is not None for v in of_limits(values))
     ]
@@ -163,7 +170,7 @@ def limits(run: Run, facts: PlantFacts, logged: Log | None) -> Part:
         [words(limit.name) for limit in facts.limits],
         groups,
         title="Limits crossed",
-        axis_label="% of steps in which the limit is crossed",
+        axis_label="% of steps in which the limit is crossed ± s.e.",
         share=True,
         show=lambda value: f"{number(value)} %",
     )

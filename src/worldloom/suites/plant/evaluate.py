@@ -18,9 +18,10 @@ from worldloom.core.files import atomic_path
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.nn.policy import PolicyState, policy_step
-from worldloom.safety import ControlState, SafetyConstraints, initial_memory, safe_policy_execution
+from worldloom.safety import ControlState, SafetyConstraints, filter_batch, initial_memory
 from worldloom.suites.plant.plant import play_episodes
 from worldloom.suites.plant.types import EnvironmentState
+from worldloom.training.evaluate import or_random, ratio_error, standard_error, with_error
 
 TRAJECTORIES_FILE = "trajectories.npz"
 KEPT_EPISODES = 8  # of an evaluation, step by step
@@ -49,14 +50,16 @@ class Outcome:
     worst: np.ndarray  # (C,): the smallest margin
     interventions: float  # the share of steps
     emergencies: float
+    violated_stderr: np.ndarray  # (C,)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "return": float(self.returns.mean()),
-            "return_stderr": float(self.returns.std() / np.sqrt(len(self.returns))),
+            "return_stderr": standard_error(self.returns),
             "discounted_return": float(self.discounted.mean()),
             "length": float(self.lengths.mean()),
             "violated": self.violated.tolist(),
+            "violated_stderr": self.violated_stderr.tolist(),
             "worst_margin": self.worst.tolist(),
             "interventions": self.interventions,
             "emergencies": self.emergencies,
@@ -69,7 +72,7 @@ class Outcome:
         crossed = [f"{limit} in {share:.2%}" for limit, share in shares if share > 0.0]
         words = f"crossed: {', '.join(crossed)} of the steps" if crossed else "never crossed"
         return {
-            f"return, {name}": f"{stats['return']:.1f} +- {stats['return_stderr']:.1f} (s.e.)",
+            f"return, {name}": with_error(stats["return"], stats["return_stderr"]),
             f"limits, {name}": words,
         }
 
@@ -107,7 +110,7 @@ class PlantEvaluation:
         """`to_dict` for trackers, with what it has of each limit under the limit's name."""
         metrics = self.to_dict()
         for outcome in (metrics["bare"], metrics["filtered"]):
-            for name in ("violated", "worst_margin"):
+            for name in ("violated", "violated_stderr", "worst_margin"):
                 outcome[name] = dict(zip(self.limits, outcome[name], strict=True))
         return metrics
 
@@ -133,7 +136,7 @@ class PlantEvaluator:
     """Plays whole episodes of a plant in one compiled program.
 
     gamma: of the discounted returns, by which off-policy estimates are measured. to_policy: the
-    policy that is executed, of what a trainer gives as its agents.
+    policy that is executed, of what a trainer gives as its agents. at_random: it plays at random.
     """
 
     def __init__(
@@ -143,17 +146,18 @@ class PlantEvaluator:
         episodes: int,
         gamma: float = 0.99,
         to_policy: Callable[[PyTree], PolicyState] = lambda agents: agents,
+        at_random: bool = False,
     ):
         self.env, self.constraints, self.episodes, self.gamma = env, constraints, episodes, gamma
-        self.to_policy = to_policy
+        self.to_policy, self.at_random = to_policy, at_random
         self._play = jax.jit(self._episodes, static_argnames="filtered")
 
-    def __call__(self, agents: PyTree, key: Key) -> PlantEvaluation:
+    def __call__(self, agents: PyTree, key: Key, at_random: bool = False) -> PlantEvaluation:
         start = time.perf_counter()
-        key, params = as_key(key), self.env.default_params()
+        given = agents, self.constraints, as_key(key), self.env.default_params()
+        at_random = at_random or self.at_random
         bare, filtered = (
-            jax.device_get(self._play(agents, self.constraints, key, params, filtered=way))
-            for way in (False, True)
+            jax.device_get(self._play(*given, at_random, filtered=way)) for way in (False, True)
         )
         alone, limits = outcome(bare, self.gamma), self.env.base.plant.limits
         hard = np.asarray([limit.hard for limit in limits], bool)
@@ -169,18 +173,26 @@ class PlantEvaluator:
         )
 
     def _episodes(
-        self, agents: PyTree, constraints: SafetyConstraints, key: Key, params: Any, filtered: bool
+        self,
+        agents: PyTree,
+        constraints: SafetyConstraints,
+        key: Key,
+        params: Any,
+        at_random: Array,
+        filtered: bool,
     ) -> Trajectories:
-        policy = self.to_policy(agents)
+        policy, space = self.to_policy(agents), self.env.spec.action
         never = jnp.zeros(self.episodes, bool)
 
         def init(state: EnvironmentState) -> PyTree:
             return jax.vmap(lambda place: initial_memory(constraints, place))(state.action)
 
-        def choose(obs: Array, memory: PyTree, _: Key) -> tuple[PyTree, PyTree]:
-            if not filtered:  # no key: the policy as it is shipped does not explore
-                return (policy_step(policy, obs), never, never), memory
-            action, report = safe_policy_execution(policy, ControlState(obs, memory), constraints)
+        def choose(obs: Array, memory: PyTree, key: Key) -> tuple[PyTree, PyTree]:
+            # No key: the policy as it is shipped does not explore.
+            proposed = or_random(policy_step(policy, obs), at_random, space, key)
+            if not filtered:
+                return (proposed, never, never), memory
+            action, report = filter_batch(proposed, ControlState(obs, memory), constraints)
             return (action, report.intervened, report.emergency), report.memory
 
         def record(obs: Array, alive: Array, chosen: Any, after: TimeStep) -> Trajectories:
@@ -212,6 +224,7 @@ def outcome(trajectories: Trajectories, gamma: float) -> Outcome:
         worst=worst,
         interventions=float((trajectories.intervened & alive).sum() / steps),
         emergencies=float((trajectories.emergency & alive).sum() / steps),
+        violated_stderr=ratio_error(np.asarray(crossed.sum(0)), alive.sum(0)),
     )
 
 

@@ -9,7 +9,7 @@ from worldloom.algos.off_policy_evaluation import ENOUGH_EPISODES
 from worldloom.report import page, svg
 from worldloom.report.axes import Scale, number, scale
 from worldloom.report.runs import Run, is_number
-from worldloom.suites.plant.charts import BARE, FILTERED, LOGGED, percent
+from worldloom.suites.plant.charts import BARE, LOGGED, percent
 from worldloom.suites.plant.ope import NOISE
 
 _OFTEN, _MOSTLY = 0.15, 0.4  # of the policy's wishes outside of the data; 0.05 is the data's own
@@ -169,5 +169,4 @@ def _interval(row: Interval, across: Scale, y: float) -> str:
     value, low, high = (number(v, 4) for v in row[1:])
     words = f"from {low} to {high}" if row.low is not None else "no interval"
     said = f"<title>{escape(f'{row.name}: {value}, {words}')}</title>"
-    ink = svg.color(FILTERED)
-    return f'<g class="interval" style="color:{ink}">{said}{"".join(drawn)}</g>'
+    return f'<g class="interval">{said}{"".join(drawn)}</g>'

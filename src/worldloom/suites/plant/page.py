@@ -14,7 +14,7 @@ from worldloom.report import page
 from worldloom.report.axes import number
 from worldloom.report.page import Fact, Part
 from worldloom.report.run_page import facts as common_facts
-from worldloom.report.run_page import hero, inside, write_page
+from worldloom.report.run_page import hero, inside, spread, write_page
 from worldloom.report.runs import Run, read_run
 from worldloom.suites.plant import charts, episode
 from worldloom.suites.plant.charts import Log, PlantFacts, part, percent, plant_facts, words
@@ -149,13 +149,16 @@ def _scores(run: Run, plant: PlantFacts) -> list[Fact]:
     filtered, bare = part(last, "filtered"), part(last, "bare")
     count = run.settings.get("eval_episodes")
     items: list[Fact] = []
-    for name, row, text in (
-        ("return, behind the filter", filtered, f"as it is shipped; mean of {count} episodes"),
-        ("return, bare policy", bare, "from the same starts, nothing in between"),
+    for name, way, row, text in (
+        ("behind the filter", "filtered", filtered, f"as it is shipped; mean of {count} episodes"),
+        ("bare policy", "bare", bare, "from the same starts, nothing in between"),
     ):
-        error = row.get("return_stderr")
-        unit = "" if error is None else f"± {number(error, 2)}"
-        items.append((name, number(row.get("return")), unit, text))
+        for who, outcomes in run.references().items():
+            own = part(outcomes, way)
+            said = f"{who}: {number(own.get('return'))} {spread(own.get('return_stderr'))}"
+            text = f"{text}; {said.strip()}" if own else text
+        shown = number(row.get("return")), spread(row.get("return_stderr"))
+        items.append((f"return, {name}", *shown, text))
     if last.get("score") is not None:
         text = "of the bare policy; 0 and 100 as NeoRL-2 has them"
         items.append(("normalised score", number(last["score"]), "", text))

@@ -63,7 +63,8 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
 
     def make_evaluator(trainer: Trainer, episodes: int) -> PlantEvaluator:
         to_policy = partial(policy_of, trainer)
-        return PlantEvaluator(env, constraints, episodes, gamma_of(config), to_policy)
+        gamma, at_random = gamma_of(config), config.algo == "random"
+        return PlantEvaluator(env, constraints, episodes, gamma, to_policy, at_random)
 
     def about(run: Run) -> Mapping[str, Any]:
         known = {"plant": plant_facts(world), "constraints": list(constraints.names)}

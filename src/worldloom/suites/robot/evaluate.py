@@ -21,7 +21,7 @@ from worldloom.suites.robot.model import CONTROL_SECONDS
 from worldloom.suites.robot.motion import Motion
 from worldloom.suites.robot.types import Params
 from worldloom.suites.robot.world import RobotWorld
-from worldloom.training.evaluate import EpisodeScores
+from worldloom.training.evaluate import EpisodeScores, or_random, ratio_error, standard_error
 
 if TYPE_CHECKING:
     from worldloom.training.run import Run
@@ -70,6 +70,7 @@ class RobotEvaluation(EpisodeScores):
     speed: np.ndarray  # (E,) mean forward speed after the first two seconds
     fell: np.ndarray  # (E,) bool
     terms: dict[str, float]  # mean of each term of the reward
+    terms_stderr: dict[str, float]
     gait_distance: float | None  # rad, from the reference walk; see `features.gait_distance`
     rungs: tuple[Rung, ...] = ()  # where it was pushed, too
 
@@ -87,8 +88,10 @@ class RobotEvaluation(EpisodeScores):
             "survived": float(1.0 - self.fell.mean()),
             "good": float(self.good.mean()),
             "error": float(self.error.mean()),
+            "error_stderr": standard_error(self.error),
             "gait_distance": self.gait_distance,
             "terms": self.terms,
+            "terms_stderr": self.terms_stderr,
         }
         return scores | ({"pushes": [asdict(rung) for rung in self.rungs]} if self.rungs else {})
 
@@ -111,7 +114,8 @@ class RobotEvaluator:
     """Plays whole episodes in `episodes` worlds at once, and counts."""
 
     def __init__(self, world: RobotWorld, act: Act, episodes: int, reference: Motion | None = None):
-        self.world, self.episodes = world, episodes
+        self.world = self.env = world
+        self.episodes = episodes
         self._reference = None
         if reference is not None:
             self._reference = profile(world.robot, reference.reading, reference.phase, BINS)
@@ -122,7 +126,9 @@ class RobotEvaluator:
     def _hold_home(self, agents: PyTree, obs: Any, key: Key, *, explore: float) -> Array:
         return jnp.zeros((obs.state.shape[0], self.world.robot.num_joints), jnp.float32)
 
-    def _played(self, act: Act, agents: PyTree, key: Key, params: Params) -> dict[str, Array]:
+    def _played(
+        self, act: Act, agents: PyTree, key: Key, params: Params, at_random: Array | bool = False
+    ) -> dict[str, Array]:
         world, task = self.world, self.world.task
         reset_key, play_key = jax.random.split(key)
         state, _ = self._worlds.reset(reset_key, params)
@@ -139,8 +145,11 @@ class RobotEvaluator:
 
         def one(t, carry):
             state, obs, alive, totals = carry
-            action = act(agents, obs, play_key, explore=0.0)
-            state, after = self._worlds.step(jax.random.fold_in(play_key, t), state, action, params)
+            step_key = jax.random.fold_in(play_key, t)
+            act_key = jax.random.fold_in(step_key, 1)
+            action = act(agents, obs, act_key, explore=0.0)
+            action = or_random(action, at_random, world.spec.action, act_key)
+            state, after = self._worlds.step(step_key, state, action, params)
             counted = alive * (t >= SETTLING)
             joints = after.info.reading.qpos[:, world.robot.joint_qpos]
             bins = jnp.arange(BINS) == jnp.floor(state.episode.phase * BINS)[:, None]
@@ -161,11 +170,13 @@ class RobotEvaluator:
         _, _, alive, totals = jax.lax.fori_loop(0, params.rules.horizon, one, carry)
         return totals | {"alive": alive, "command": state.episode.command}
 
-    def __call__(self, agents: PyTree, key: Key) -> RobotEvaluation:
+    def __call__(self, agents: PyTree, key: Key, at_random: bool = False) -> RobotEvaluation:
         start = time.perf_counter()
-        played = jax.tree.map(np.asarray, self._play(agents, key, self.world.params))
-        steps = played["steps"]
+        result = self._play(agents, key, self.world.params, at_random)
+        played = jax.tree.map(np.asarray, result)
+        steps, names = played["steps"], self.world.task.terms
         terms = played["terms"].sum(0) / steps.sum()
+        errors = ratio_error(played["terms"], steps)
         distance = None
         if self._reference is not None and played["visits"].all():
             mean = played["angles"] / played["visits"][:, None]
@@ -176,7 +187,8 @@ class RobotEvaluator:
             lengths=steps.astype(int),
             fell=played["alive"] == 0.0,
             returns=played["returns"],
-            terms={n: float(x) for n, x in zip(self.world.task.terms, terms, strict=True)},
+            terms={n: float(x) for n, x in zip(names, terms, strict=True)},
+            terms_stderr={n: float(x) for n, x in zip(names, errors, strict=True)},
             gait_distance=distance,
             seconds=time.perf_counter() - start,
         )
@@ -192,7 +204,7 @@ class RobotEvaluator:
             )
             params = self.world.params.replace(rules=rules)
             survived, held = (
-                float(np.asarray(play(agents, key, params)["alive"]).mean())
+                float(np.asarray(play(agents, key, params, False)["alive"]).mean())
                 for play in (self._play, self._hold)
             )
             rungs.append(Rung(newtons, steps, survived, held))

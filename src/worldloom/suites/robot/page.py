@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from worldloom.report import page, run_page
 from worldloom.report.axes import number
 from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_error
-from worldloom.report.run_page import GREEDY, TRAINING, percent, share_error
+from worldloom.report.run_page import GREEDY, TRAINING, percent, share_error, spread
 from worldloom.report.runs import Run, column, is_number, read_run
 from worldloom.suites.robot.evaluate import COMMANDS, TOLERANCE, Rung
 
@@ -42,7 +42,7 @@ def write_report(folder: str | Path) -> Path:
             run_page.learning(run, unit=_STEPS),
             _progress(run),
             _terms(run),
-            _pushes(rungs),
+            _pushes(rungs, run),
             run_page.inside(run, _INSIDE + _INSIDE_OFF_POLICY, _STEPS),
             _prior(run),
             _again(run),
@@ -145,18 +145,35 @@ def _scores(run: Run) -> list[Fact]:
         return []
     last = run.evals[-1]
     count = last.get("episodes")
-    below = f"of {count} episodes to the end, without exploring"
-    items = [("stays up", _percent(last.get("survived")), "%", below)]
+    items = [_share(run, "stays up", "survived", f"of {count} episodes to the end")]
     if not _walks(run):
         return items
     low, high = COMMANDS
     below = f"of {count} episodes at {low:g} to {high:g} m/s: no fall, within {TOLERANCE:g} m/s"
-    error = number(last.get("error"), 2)
+    error, unit = number(last.get("error"), 2), f"m/s {spread(last.get('error_stderr'))}".strip()
+    beside = run_page.beside(run, "error", "error_stderr")
+    off = "; ".join(filter(None, ("mean of all episodes, after two seconds", beside)))
     return [
-        ("as fast as asked", _percent(last.get("good")), "%", below),
+        _share(run, "as fast as asked", "good", below),
         *items,
-        ("off the command", error, "m/s", "mean of all episodes, after two seconds"),
+        ("off the command", error, unit, off),
     ]
+
+
+def _share(run: Run, title: str, name: str, below: str) -> Fact:
+    """A share of the last evaluation's episodes with its error, and that of random play."""
+    rows = {"": run.evals[-1]} | run.references()
+    errors = {
+        who: spread(percent([share_error(row.get(name), int(row.get("episodes") or 0))])[0])
+        for who, row in rows.items()
+    }
+    said = [
+        f"{who}: {_percent(row.get(name))} {errors[who]} %"
+        for who, row in rows.items()
+        if who and is_number(row.get(name))
+    ]
+    unit = f"% {errors['']}".strip()
+    return (title, _percent(rows[""].get(name)), unit, "; ".join([below, *said]))
 
 
 def _push_score(rungs: Sequence[Rung]) -> list[Fact]:
@@ -210,9 +227,18 @@ def _progress(run: Run) -> Part:
     """Falls and tracking, in training and in greedy episodes."""
     trained, evals = run.metrics, run.evals
     share, zero = "% of greedy episodes", {"include_zero": True}
+    shares = {"stays up": "survived"} | ({"as fast as asked": "good"} if _walks(run) else {})
+    random = [
+        (f"{who}, {label}", 100.0 * value)
+        for label, name in shares.items()
+        for who, value in run.reference_scores(name)
+    ]
     by_step, by_second = (
-        _shares(evals, "stays up", "survived", _UP, over)
-        + _shares(evals, "as fast as asked", "good", _FAST, over) * _walks(run)
+        [
+            line
+            for (label, name), ink in zip(shares.items(), (_UP, _FAST), strict=False)
+            for line in _shares(evals, label, name, ink, over)
+        ]
         for over in ("steps", "seconds")
     )
     length = _line(trained, "training", "length", TRAINING, faint=True)
@@ -222,8 +248,8 @@ def _progress(run: Run) -> Part:
     gait = _line(evals, "distance", "gait_distance", _GAIT, dots=True)
     seconds = {"x_label": "seconds of training", "title": f"{share} by seconds"}
     charts = [
-        _chart(by_step, share, share=True),
-        _chart(by_second, share, share=True, **seconds),
+        _chart(by_step, share, share=True, references=random),
+        _chart(by_second, share, share=True, references=random, **seconds),
         _tracking(run) if _walks(run) else None,
         _chart(length, "steps in an episode", **zero),
         _chart(_line(falls, "falls", "fell", TRAINING), ends, share=True),
@@ -236,9 +262,11 @@ def _progress(run: Run) -> Part:
 def _tracking(run: Run) -> Part:
     """How far the robot is off the speed that was asked for."""
     label = "m/s off the command"
-    greedy = _line(run.evals, "mean speed of greedy episodes", "error", _FAST, dots=True)
-    if greedy:
-        return _chart(greedy, label, include_zero=True, references=[("wanted", TOLERANCE)])
+    points = (column(run.evals, name) for name in ("steps", "error", "error_stderr"))
+    greedy = with_error("mean speed of greedy episodes ± s.e.", *points, color=_FAST, dots=True)
+    if any(map(is_number, greedy.y)):
+        beside = [("wanted", TOLERANCE), *run.reference_scores("error")]
+        return _chart([greedy], label, include_zero=True, references=beside)
     momentary = _line(run.metrics, "training", "error", TRAINING)
     return _chart(momentary, f"{label} when a training episode ends", include_zero=True)
 
@@ -248,24 +276,28 @@ def _terms(run: Run) -> Part:
     weights = run.about.get("terms")
     if not isinstance(weights, dict):
         return None
-    steps, written = column(run.evals, "steps"), column(run.evals, "terms")
-    rows = [terms if isinstance(terms, dict) else {} for terms in written]
-    earned = {}
-    for name, weight in weights.items():
-        values = [weight * v if is_number(v) else None for v in column(rows, name)]
-        earned |= {name: values} if any(map(is_number, values)) else {}
+    steps = column(run.evals, "steps")
+
+    def weighted(part: str, name: str) -> list[float | None]:
+        rows = [terms if isinstance(terms, dict) else {} for terms in column(run.evals, part)]
+        weight = abs(weights[name]) if part == "terms_stderr" else weights[name]
+        return [weight * v if is_number(v) else None for v in column(rows, name)]
+
+    earned = {name: weighted("terms", name) for name in weights}
+    earned = {name: values for name, values in earned.items() if any(map(is_number, values))}
     if not earned:
         return None
+    errors = {name: weighted("terms_stderr", name) for name in earned}
     draw = partial(
         bar_chart,
         list(earned),
-        [Bars("", [values[-1] for values in earned.values()], GREEDY)],
+        [Bars("", _last(earned), GREEDY, _last(errors))],
         title="Reward by term",
-        axis_label="reward a second, in the last evaluation",
+        axis_label="reward a second, in the last evaluation ± s.e.",
     )
     courses = [
         _chart(
-            [Series(name, steps, values, color=GREEDY, dots=True)],
+            [with_error(name, steps, values, errors[name], color=GREEDY, dots=True)],
             f"{name}, weight {number(weights[name])}",
             include_zero=True,
             height=200,
@@ -280,7 +312,11 @@ def _terms(run: Run) -> Part:
     return page.section("Reward, term by term", page.figure(draw), page.pairs(courses), text=text)
 
 
-def _pushes(rungs: Sequence[Rung]) -> Part:
+def _last(columns: Mapping[str, Sequence[float | None]]) -> list[float | None]:
+    return [values[-1] for values in columns.values()]
+
+
+def _pushes(rungs: Sequence[Rung], run: Run) -> Part:
     """The ladder of pushes: the robot beside one that only holds its home pose."""
     if not rungs:
         return None
@@ -289,11 +325,15 @@ def _pushes(rungs: Sequence[Rung]) -> Part:
         for rung in rungs
     ]
     labels = [f"{number(newtons)} N, {time} ms" for newtons, time, *_ in rows]
-    groups = [
-        Bars("this robot", [row[2] for row in rows], _UP),
-        Bars("holds its home pose", [row[3] for row in rows], _HELD),
-    ]
-    label = "% of episodes without a fall"
+    count = int((run.evals[-1] if run.evals else {}).get("episodes") or 0)
+
+    def bars(name: str, place: int, ink: int) -> Bars:
+        shares = [row[place] for row in rows]
+        errors = percent(share_error(share / 100.0, count) for share in shares)
+        return Bars(name, shares, ink, errors)
+
+    groups = [bars("this robot", 2, _UP), bars("holds its home pose", 3, _HELD)]
+    label = "% of episodes without a fall ± s.e."
     draw = partial(bar_chart, labels, groups, title="Pushes", axis_label=label, share=True)
     head = ["newtons", "milliseconds", "this robot, %", "holds its home pose, %"]
     text = (

@@ -1,0 +1,47 @@
+"""What a person sees of a page, and reaches by keys: desk and phone, day and night."""
+
+from pathlib import Path
+
+PHONE, DESK = {"width": 390, "height": 740}, {"width": 1280, "height": 900}
+LOOK = (Path(__file__).parent / "look.js").read_text()
+REACH = (Path(__file__).parent / "reach.js").read_text()
+
+
+def screens(view):
+    """Shows a page on every screen and in both colour schemes; yields (viewport, scheme)."""
+    for viewport in (DESK, PHONE):
+        view.set_viewport_size(viewport)
+        for scheme in ("light", "dark"):
+            view.emulate_media(color_scheme=scheme)
+            yield viewport, scheme
+
+
+def assert_legible(view, *where, ignored=""):
+    """Nothing is cut, beyond the screen, or fainter than 4.5 to 1; what was seen.
+
+    ignored: a selector of what is not looked at.
+    """
+    seen = view.evaluate(LOOK, ignored)
+    for fault in ("outside", "cut", "faint"):
+        assert seen[fault] == [], (*where, fault, seen[fault])
+    return seen
+
+
+def assert_reachable(view, *where, ignored=""):
+    """The tab key comes to everything that can be clicked or scrolled; each says what it is.
+
+    ignored: a selector of what is reached in another way.
+    """
+    known = view.evaluate(REACH, ignored)
+    assert known["wrong"] == [], (*where, known["wrong"])
+    view.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    reached = set()
+    for _ in range(known["count"] + 10):
+        view.keyboard.press("Tab")
+        number = view.evaluate("() => document.activeElement?.dataset.reach ?? null")
+        if number in reached and len(reached) >= known["count"]:
+            break
+        reached |= {number} - {None}
+    missing = [name for n, name in enumerate(known["names"]) if str(n) not in reached]
+    assert missing == [], (*where, missing)
+    return known["count"]
