@@ -10,9 +10,11 @@ pytest.importorskip("mujoco")
 
 from suites.robot import meshed
 from suites.robot.meshed import POSITION, QUATERNION, TRIANGLES, VERTICES, rotation
+from worldloom.suites.robot import world
 from worldloom.suites.robot.meshes import Mesh, coarser, fitting, packed
 from worldloom.suites.robot.replay import drawn_scene
 from worldloom.suites.robot.shapes import moving_shapes, outline
+from worldloom.suites.robot.studio import RobotSession
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,20 @@ def test_the_outline_of_a_mesh_reaches_as_far_as_its_vertices(moving):
     points = shape.mesh.vertices @ turned.T @ view.T
     edge = outline(shape, turned, view)
     np.testing.assert_allclose((edge @ directions).max(0), (points @ directions).max(0), atol=1e-9)
+
+
+def test_the_studio_draws_meshes_and_the_forces_on_the_feet(robot, moving):
+    session = RobotSession(world.make(task="stand", robot=robot, physics="c"))
+    about = session.describe()
+    scene = drawn_scene(moving)
+    assert about["meshes"] == scene["meshes"]
+    assert about["shapes"] == scene["shapes"]
+    assert about["weight"] == pytest.approx(9.81 * robot.mass)
+    assert session.reset(0)["feet"] == []
+    states = [session.act({}) for _ in range(40)]
+    carried = sum(foot["force"][2] for state in states[20:] for foot in state["feet"]) / 20
+    assert carried == pytest.approx(9.81 * robot.mass, rel=0.1)
+    json.dumps(states, allow_nan=False)
 
 
 # Too large for a page --------------------------------------------------------------------------

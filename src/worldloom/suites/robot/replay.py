@@ -48,7 +48,7 @@ def replay(robot: Robot, episodes: Episodes, title: str = "", about: str = "") -
         raise ValueError("replay: there is no episode to show")
     data = _data(robot, named, about)
     here = files("worldloom.suites.robot")
-    names = (*SCENE_SCRIPTS, "plots.js")
+    names = (*SCENE_SCRIPTS, "plots.js", "replay.js")
     scripts = [here.joinpath(name).read_text(encoding="utf-8") for name in names]
     parts = {
         "title": escape(title or f"{robot.name}, a replay"),
