@@ -121,9 +121,18 @@ def test_a_coarser_mesh_is_the_same_body_with_fewer_triangles(ball, cell):
     a, b, c = coarse.triangles.T
     assert not ((a == b) | (b == c) | (c == a)).any()
     assert len(np.unique(np.sort(coarse.triangles, axis=1), axis=0)) == len(coarse.triangles)
-    assert coarse.triangles.max() < len(coarse.vertices)
+    assert np.unique(coarse.triangles).tolist() == list(range(len(coarse.vertices)))
     centres, normals = np.split(facets(coarse.vertices, coarse.triangles), 2, axis=1)
     assert ((centres * normals).sum(1) > 0).mean() > 0.98, "still seen from outside"
+
+
+def test_places_of_many_vertices_are_packed_in_more_bits():
+    random = np.random.default_rng(0)
+    mesh = Mesh(random.normal(size=(70_000, 3)), random.integers(0, 70_000, (1000, 3)))
+    vertices, triangles, scale = unpacked(packed(mesh))
+    np.testing.assert_array_equal(triangles, mesh.triangles)
+    np.testing.assert_allclose(vertices, mesh.vertices, atol=0.501 * scale)
+    assert len(json.dumps(packed(mesh))) <= mesh.num_bytes
 
 
 def test_meshes_are_made_coarser_only_as_far_as_they_must(ball):

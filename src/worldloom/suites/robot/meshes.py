@@ -60,7 +60,8 @@ def coarser(mesh: Mesh, cell: float) -> Mesh:
     faces = faces[(a != b) & (b != c) & (c != a)]
     # The same three corners again, as from the two sides of a thin wall, are drawn once.
     _, kept = np.unique(np.sort(faces, axis=1), axis=0, return_index=True)
-    return Mesh(vertices / counts[:, None], faces[np.sort(kept)])
+    used, faces = np.unique(faces[np.sort(kept)], return_inverse=True)
+    return Mesh((vertices / counts[:, None])[used], faces.reshape(-1, 3))
 
 
 def fitting(meshes: Sequence[Mesh], limit: int) -> list[Mesh] | None:
