@@ -30,7 +30,7 @@ def episodes(robot):
     """Three of a robot that holds its pose and is pushed; the second is shorter."""
     pushed = world(
         task="stand", robot=robot, physics="c",
-        push_force=(6.0, 12.0), push_pause=(12, 20), push_steps=8,
+        push_force=(4.0, 6.0), push_pause=(12, 20), push_steps=8,
     )  # fmt: skip
     first, second, third = record_episodes(pushed, lambda obs: np.zeros((3, 13)), [0, 1, 2], STEPS)
     return {"median": first, "best of 3": rows(second, 40), "worst of 3": third}
@@ -169,7 +169,7 @@ def test_a_mesh_is_seen_and_is_no_box(browser, robot, episodes, page, tmp_path, 
         view.close()
     assert wrong == []
     assert "drawn as boxes" in note
-    assert 400 < seen[0] < 0.85 * seen[1]
+    assert 400 < seen[0] < (0.95 if hash else 0.85) * seen[1]  # drawn plainly, it is its hull
 
 
 # Forces ------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_arrows_are_the_forces_of_the_frame(view, robot, episodes):
     along = np.subtract(push["to"], push["from"])
     height, weight = robot.home_height, robot.mass * 9.81
     size = np.linalg.norm(recording.push[t])
-    np.testing.assert_allclose(along[:2] / recording.push[t], 1.5 * height / weight, rtol=1e-3)
+    np.testing.assert_allclose(along[:2], recording.push[t] * 2.0 * height / weight, atol=1e-4)
     assert along[2] == 0.0
     base = recording.qpos[t, :3]
     assert np.linalg.norm(push["to"] - base) < np.linalg.norm(push["from"] - base)
@@ -194,7 +194,7 @@ def test_arrows_are_the_forces_of_the_frame(view, robot, episodes):
         np.testing.assert_allclose(arrow["from"], recording.pressure[t, foot], atol=1e-4)
         reach = np.subtract(arrow["to"], arrow["from"])
         np.testing.assert_allclose(
-            reach, recording.force[t, foot] * 0.5 * height / weight, atol=1e-3 * height
+            reach, recording.force[t, foot] * 0.8 * height / weight, atol=1e-3 * height
         )
     view.locator("#scrub").fill(str(still_frame(recording)))
     assert view.inner_text("#pushing") == ""
@@ -219,7 +219,7 @@ def test_pushes_and_forces_are_seen_and_forces_can_be_hidden(browser, page, epis
     assert close_to(pixels(view), FORCE, 20) < 30
     view.locator("#scrub").fill(str(pushed_frame(recording)))
     view.click("[data-view=corner]")
-    assert close_to(pixels(view), PUSH) > 150
+    assert close_to(pixels(view), PUSH) > 80
     view.close()
     assert wrong == []
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from worldloom.core import draws
 from worldloom.suites.robot.engines import LoopEngine
-from worldloom.suites.robot.forces import read_forces
+from worldloom.suites.robot.forces import Forces, read_forces
 from worldloom.suites.robot.model import CONTROL_SECONDS
 from worldloom.suites.robot.types import Domain, Physics, Reading
 
@@ -123,9 +123,12 @@ def _forces(
     No engine keeps contact forces or torques with its states: of all readers this is the only one
     who wants them. Where the simulation diverged there is nothing to believe: zeros.
     """
-    nq, nv = loop.model.nq, loop.model.nv
-    parts = np.split(begun, [nq, nq + nv], axis=-1)
-    reading = Reading(*parts[:2], np.zeros((1, 0)))
-    loop.step(Physics(loop.pack(*parts), reading), row["target"], row["push"], domain)
-    read = read_forces(loop.robot, loop.model, loop.data)._asdict()
-    return {name: (np.zeros_like(x) if diverged else x)[None] for name, x in read.items()}
+    n = loop.robot.num_joints
+    read = Forces(np.zeros(n), np.zeros((2, 3)), np.zeros((2, 3)))
+    if not diverged:
+        nq, nv = loop.model.nq, loop.model.nv
+        parts = np.split(begun, [nq, nq + nv], axis=-1)
+        reading = Reading(*parts[:2], np.zeros((1, 0)))
+        loop.step(Physics(loop.pack(*parts), reading), row["target"], row["push"], domain)
+        read = read_forces(loop.robot, loop.model, loop.data)
+    return {name: x[None] for name, x in read._asdict().items()}

@@ -96,12 +96,13 @@ class RobotSession:
             action = np.asarray(self._act(self._obs), np.float32)
         self._state, after = self._world.advance(self._state, action, self._draw(1), self._params)
         self._obs, self._info = after.obs, after.info
-        read = read_forces(self._world.robot, self._engine.model, self._engine.data)
-        self._feet = [
-            {"force": np.round(force, 1).tolist(), "at": np.round(place, 4).tolist()}
-            for force, place in zip(read.force, read.pressure, strict=True)
-            if np.isfinite([force, place]).all()
-        ]
+        self._feet = []
+        if not after.info.diverged[0]:
+            read = read_forces(self._world.robot, self._engine.model, self._engine.data)
+            self._feet = [
+                {"force": np.round(force, 1).tolist(), "at": np.round(place, 4).tolist()}
+                for force, place in zip(read.force, read.pressure, strict=True)
+            ]
         self._lying += bool(self._lying or after.terminated[0])
 
     def state(self) -> dict[str, Any]:
