@@ -107,12 +107,18 @@ def test_episodes_side_by_side_end_by_themselves_with_a_fall(falling):
         assert len(recording) < 200
         assert recording.qpos[-1, 2] < 0.46
         assert recording.total == pytest.approx(recording.terms.sum() * 0.02)
+
+
+@pytest.mark.slow
+def test_an_episode_is_the_same_alone_and_beside_others(falling):
+    _, other = record_episodes(falling, lambda obs: np.zeros((2, 13)), [0, 3], 200)
     alone = record_episode(falling, lambda obs: np.zeros((1, 13)), 3, 200)
     assert len(alone) == len(other)
     for name, within in {"push": 1e-4, "qpos": 1e-3, "torque": 0.1, "force": 0.5}.items():
         np.testing.assert_allclose(getattr(alone, name), getattr(other, name), atol=within)
 
 
+@pytest.mark.slow
 def test_of_a_simulation_that_diverged_no_force_is_told(falling):
     starts = falling.params.starts
     full = falling.engine.unpack(starts.physics.full)

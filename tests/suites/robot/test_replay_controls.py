@@ -15,6 +15,8 @@ from worldloom.suites.robot.recording import record_episodes
 from worldloom.suites.robot.replay import replay, write_replay
 from worldloom.suites.robot.world import world
 
+pytestmark = pytest.mark.slow
+
 STEPS = 60
 LOOK = (Path(__file__).parents[2] / "report" / "look.js").read_text()
 FORCES = ("push", "torque", "force", "pressure")
@@ -98,10 +100,10 @@ def test_a_page_of_long_episodes_and_fine_meshes_stays_small(tmp_path, episodes)
     tables = {field.name: getattr(first, field.name) for field in fields(first)}
     long = {n: np.tile(x, (9, *[1] * (x.ndim - 1)))
             for n, x in tables.items() if isinstance(x, np.ndarray)}  # fmt: skip
-    many = {str(i): replace(first, **long) for i in range(8)}
+    many = {str(i): replace(first, **long) for i in range(12)}
     text = replay(robot, many)
     assert len(text.encode()) < 2_000_000
-    assert " of 8 episodes are left out" in text
+    assert " of 12 episodes are left out" in text
     assert '"kind":"mesh"' in text
     assert "Meshes are coarser than the robot's" in text
     # A film's three episodes of ten seconds leave room enough for meshes as fine as these.
@@ -124,7 +126,6 @@ def test_episodes_that_do_not_belong_together_are_refused(robot, episodes):
 # Meshes ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_browser_unpacks_the_mesh_that_mujoco_has(view, robot):
     surfaces = view.evaluate(
         """() => record.shapes.filter(shape => shape.kind === 'mesh').map(shape =>
@@ -137,7 +138,6 @@ def test_the_browser_unpacks_the_mesh_that_mujoco_has(view, robot):
         np.testing.assert_array_equal(np.reshape(triangles, (-1, 3)), robot.model.mesh_face)
 
 
-@pytest.mark.slow
 def test_normals_point_outwards_and_edges_stay_sharp(view):
     made = view.evaluate(
         """() => {
@@ -154,7 +154,6 @@ def test_normals_point_outwards_and_edges_stay_sharp(view):
     np.testing.assert_allclose(normals, flat[:, None] + np.zeros((1, 3, 1)), atol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hash", ["", "#plain"])
 def test_a_mesh_is_seen_and_is_no_box(browser, robot, episodes, page, tmp_path, hash, monkeypatch):
     seen, wrong = [], []
@@ -175,7 +174,6 @@ def test_a_mesh_is_seen_and_is_no_box(browser, robot, episodes, page, tmp_path, 
 # Forces ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_arrows_are_the_forces_of_the_frame(view, robot, episodes):
     recording = episodes["median"]
     t = pushed_frame(recording)
@@ -201,7 +199,6 @@ def test_arrows_are_the_forces_of_the_frame(view, robot, episodes):
     assert len(view.evaluate("() => arrowsNow()")) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hash", ["", "#plain"])
 def test_pushes_and_forces_are_seen_and_forces_can_be_hidden(browser, page, episodes, hash):
     wrong = []
@@ -224,7 +221,6 @@ def test_pushes_and_forces_are_seen_and_forces_can_be_hidden(browser, page, epis
     assert wrong == []
 
 
-@pytest.mark.slow
 def test_pushes_are_shaded_in_every_plot_and_told(view, episodes):
     recording = episodes["median"]
     edges = np.diff(np.concatenate([[0], recording.push.any(1), [0]]).astype(int))
@@ -234,7 +230,6 @@ def test_pushes_are_shaded_in_every_plot_and_told(view, episodes):
     assert f"{count} push" in view.inner_text("#facts")
 
 
-@pytest.mark.slow
 def test_loads_and_torques_follow_the_cursor(view, robot, episodes):
     recording = episodes["median"]
     names = [joint.replace("_", " ") for joint in robot.joints]
@@ -260,7 +255,6 @@ def test_loads_and_torques_follow_the_cursor(view, robot, episodes):
         np.testing.assert_allclose([row[2] for row in shown], recording.torque[t] / 4.5, atol=0.02)
 
 
-@pytest.mark.slow
 def test_a_joint_is_chosen_among_the_torques_by_key(view, robot, episodes):
     recording = episodes["median"]
     view.locator("#scrub").fill("30")
@@ -282,7 +276,6 @@ def test_a_joint_is_chosen_among_the_torques_by_key(view, robot, episodes):
 # Episodes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_an_episode_is_chosen_by_keys_and_everything_is_of_it(view, robot, episodes):
     names = view.locator("#episode option").all_inner_texts()
     assert names == [
@@ -311,7 +304,6 @@ def test_an_episode_is_chosen_by_keys_and_everything_is_of_it(view, robot, episo
     assert view.inner_text("#clock") == "0.00 of 1.18 s"
 
 
-@pytest.mark.slow
 def test_recordings_without_forces_still_open(browser, robot, episodes, tmp_path):
     wrong = []
     path = write_replay(tmp_path / "old.html", robot, without_forces(episodes["median"]))
@@ -331,7 +323,6 @@ def test_recordings_without_forces_still_open(browser, robot, episodes, tmp_path
 # Pages -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
 def test_all_is_legible_and_within_any_screen(browser, page, episodes, viewport):
     wrong = []
@@ -348,7 +339,6 @@ def test_all_is_legible_and_within_any_screen(browser, page, episodes, viewport)
     assert wrong == []
 
 
-@pytest.mark.slow
 def test_every_control_is_reached_by_tab(view):
     view.evaluate("() => window.scrollTo(0, 0)")
     reached = set()

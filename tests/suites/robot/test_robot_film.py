@@ -102,12 +102,9 @@ def test_meshes_are_drawn_and_hidden_geoms_are_not(tmp_path, robot):
     shapes = moving_shapes(bracketed, bracketed.home[None])
     assert [shape.kind for shape in shapes.shapes].count("mesh") == 2
     assert len(shapes.shapes) == count + 2
-    drawn, plain = (
-        close_to(
-            next(drawings(moving_shapes(one, one.home[None]), (480, 360), [0])), GREEN, 80
-        ).sum()
-        for one in (bracketed, robot)
-    )
+    moving = [moving_shapes(one, one.home[None]) for one in (bracketed, robot)]
+    images = [next(drawings(some, (480, 360), [0])) for some in moving]
+    drawn, plain = (close_to(image, GREEN, 80).sum() for image in images)
     assert drawn > plain + 100
 
 

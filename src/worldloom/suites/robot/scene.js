@@ -75,9 +75,9 @@ function basePlace(record, time) {
     + (exact - frame) * (record.base[3 * after + i] - record.base[3 * frame + i]));
 }
 
-// Forces as arrows, in lengths of the robot's height: one that carries its weight is half as long
-// under a foot, where it begins, and thrice that as a push, which ends short of the base.
-const PUSHED = 1.5, CARRIED = 0.5, LONGEST = 1.2;
+// Forces as arrows, in lengths of the robot's height: how long one is that could carry its weight,
+// as a push, which ends short of the base, and under a foot, where it begins.
+const PUSHED = 2, CARRIED = 0.8, LONGEST = 1.2;
 
 function forceArrows({height, weight}, base, push, feet, theme) {
   const arrows = [], size = push ? Math.hypot(...push) : 0;
@@ -269,9 +269,9 @@ function webglView(canvas, shapes) {
     gl.enable(gl.STENCIL_TEST);  // where two shadows meet it is not twice as dark
     gl.stencilFunc(gl.EQUAL, 0, 255);
     gl.stencilOp(gl.KEEP, gl.KEEP, gl.INCR);
-    gl.depthMask(false);
+    gl.disable(gl.DEPTH_TEST);  // so near to the floor it would decide at random
     drawShapes(poses);
-    gl.depthMask(true);
+    gl.enable(gl.DEPTH_TEST);
     gl.disable(gl.STENCIL_TEST);
     gl.disable(gl.BLEND);
     gl.uniform1i(body.at.flattened, 0);

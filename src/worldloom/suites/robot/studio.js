@@ -83,8 +83,9 @@ export function mount(root, {about, send, reset, h}) {
   }
 
   function press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select")) return;
-    if (event.key === " " && event.target.closest("button,a")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input:not([type=checkbox]),select")) return;
+    if (event.key === " " && event.target.closest("button,a,input")) return;
     const keys = {ArrowUp: () => speed(0.05), w: () => speed(0.05), ArrowDown: () => speed(-0.05),
       s: () => speed(-0.05), " ": () => speed(null), ArrowLeft: () => push(0, 1), a: () => push(0, 1),
       ArrowRight: () => push(0, -1), d: () => push(0, -1), f: () => push(1, 0), b: () => push(-1, 0)};
