@@ -127,8 +127,8 @@ def _forces(
     read = Forces(np.zeros(n), np.zeros((2, 3)), np.zeros((2, 3)))
     if not diverged:
         nq, nv = loop.model.nq, loop.model.nv
-        parts = np.split(begun, [nq, nq + nv], axis=-1)
-        reading = Reading(*parts[:2], np.zeros((1, 0)))
-        loop.step(Physics(loop.pack(*parts), reading), row["target"], row["push"], domain)
+        qpos, qvel, warmstart = np.split(begun, [nq, nq + nv], axis=-1)
+        start = Physics(loop.pack(qpos, qvel, warmstart), Reading(qpos, qvel, np.zeros((1, 0))))
+        loop.step(start, row["target"], row["push"], domain)
         read = read_forces(loop.robot, loop.model, loop.data)
     return {name: x[None] for name, x in read._asdict().items()}
