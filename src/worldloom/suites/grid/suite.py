@@ -89,4 +89,5 @@ SUITE = Suite(
     play=lazy("worldloom.suites.grid.human:play_run"),
     studio=lazy("worldloom.suites.grid.studio:GridSession"),
     presets={"original": original},
+    definition=(("kinds",), "worldloom.suites.grid.definition:load"),
 )
