@@ -45,14 +45,15 @@ def read_csv(
     *,
     seconds: float | None = None,
     method: Method = "linear",
-    cut_missing: bool = False,
+    cut_defects: bool = False,
 ) -> Logged:
     """A CSV file's rows; a ValueError that names line and column if they cannot be read.
 
     reward: how to compute it where the mapping names no column; actions are in [-1, 1].
     seconds: resample it, so that rows are so far apart; see `resample`. Actions, rewards and costs
     are held, so that rewards must be of a time and not of a step: write them as rates.
-    cut_missing: leave out samples in which a number is missing, and end the episode there.
+    cut_defects: leave out samples in which a number is missing, and begin a new episode after them
+    and where time goes back.
     """
     path = Path(path)
     texts, lines = _cells(path, mapping)
@@ -65,7 +66,7 @@ def read_csv(
     episode = np.asarray(texts[mapping.episode]) if mapping.episode else None
     table = Table(numbers, time, episode, lines)
     return rows_of(
-        path, mapping, table, reward, seconds=seconds, method=method, cut_missing=cut_missing
+        path, mapping, table, reward, seconds=seconds, method=method, cut_defects=cut_defects
     )
 
 
@@ -77,7 +78,7 @@ def rows_of(
     *,
     seconds: float | None = None,
     method: Method = "linear",
-    cut_missing: bool = False,
+    cut_defects: bool = False,
 ) -> Logged:
     """The rows that a file's samples make; see `read_csv` for the options."""
     if mapping.reward is None and reward is None:
@@ -87,10 +88,12 @@ def rows_of(
     numbers, time, _, lines = table
     begins = _begins(mapping, table)
     provenance = [("file", path.name)]
-    if cut_missing:
+    if cut_defects:
         known = np.all([np.isfinite(column) for column in numbers.values()], axis=0)
         if time is not None:
             known &= np.isfinite(time)
+            with np.errstate(invalid="ignore"):
+                begins = begins | np.append(False, np.diff(time) <= 0.0)
         if not known.any():
             raise ValueError(f"{path}: no line has a number in every column that is named")
         if not known.all():
@@ -158,26 +161,7 @@ def rows_of(
 
 def _cells(path: Path, mapping: ColumnMapping) -> tuple[dict[str, list[str]], np.ndarray]:
     """The texts of each column that is mapped, and the line of each sample."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
-            reader = csv.reader(file, delimiter=mapping.delimiter)
-            head = [name.strip() for name in next(reader, [])]
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(head):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells for {len(head)} columns;"
-                        f" is {mapping.delimiter!r} the delimiter?"
-                    )
-                rows.append(row)
-                lines.append(reader.line_num)
-    except (UnicodeDecodeError, csv.Error, TypeError) as error:  # the last: no such delimiter
-        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    head, rows, lines = csv_rows(path, mapping.delimiter)
     for name in mapping.columns:
         if name not in head:
             raise ValueError(f"{path}: there is no column {shown(name)}; {suggest(name, head)}")
@@ -187,6 +171,31 @@ def _cells(path: Path, mapping: ColumnMapping) -> tuple[dict[str, list[str]], np
         raise ValueError(f"{path}: there are no rows below the names of the columns")
     at = {name: head.index(name) for name in mapping.columns}
     return {name: [row[i].strip() for row in rows] for name, i in at.items()}, np.asarray(lines)
+
+
+def csv_rows(path: Path, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
+    """The names of a CSV file's columns, its rows of texts, and the line of each."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
+            reader = csv.reader(file, delimiter=delimiter)
+            head = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(head):
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells for {len(head)} columns;"
+                        f" is {delimiter!r} the delimiter?"
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+    except (UnicodeDecodeError, csv.Error, TypeError) as error:  # the last: no such delimiter
+        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    return head, rows, lines
 
 
 def _numbers(

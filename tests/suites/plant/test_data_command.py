@@ -158,7 +158,7 @@ def test_unreadable_files_raise_which_the_command_turns_into_2(call, tmp_path):
         (["none.npz"], "there is no such file"),
         (["none/here-v0"], "there is no such file, nor a Minari dataset"),
         (["a.csv"], "a.csv: what its columns mean is not known; name a YAML file by --mapping"),
-        (["a.npz", "--mapping", "m.yaml"], "--mapping is for CSV files"),
+        (["a.npz", "--mapping", "m.yaml"], "--mapping is for tables"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
             call("check", *argv)

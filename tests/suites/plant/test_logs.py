@@ -81,6 +81,14 @@ def test_pauses_and_missing_numbers_cut_episodes(tmp_path):
     assert dict(data.provenance)["missing"] == "1 samples cut out"
 
 
+def test_an_episode_ends_where_time_goes_back(tmp_path):
+    seconds = np.asarray([0, 10, 20, 0, 10, 20, 30.0])
+    text = TEXT.replace("gap: 60 s, ", "")
+    data = read_log(write_csv(tmp_path / "a.csv", samples(7), seconds), world(text))
+    assert np.asarray(data.starts).tolist() == [0, 2]
+    assert data.size == 5
+
+
 def test_samples_at_other_times_are_refused_or_resampled_as_asked(tmp_path):
     taken = samples(40)
     twice = write_csv(tmp_path / "twice.csv", taken, 5.0 * np.arange(40))

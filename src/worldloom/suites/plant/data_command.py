@@ -56,7 +56,7 @@ class Check(Source):
     """list every defect of a dataset with its row"""
 
     env: str | None = None
-    """Check against the signals of this plant: their number, and the range of each."""
+    """Check against the signals of this plant, by name or by its description in YAML."""
     show: int = 3
     """Print so many defects of each kind and column; -1 prints all."""
 
@@ -97,9 +97,13 @@ def command(argv: Sequence[str]) -> int:
     return run_group("worldloom data", commands, argv)
 
 
-def _read(args: Source, **options: Any) -> "Logged":
-    from worldloom.suites.plant.logs import read
+def _read(args: Source, world: "PlantWorld | None" = None, **options: Any) -> "Logged":
+    """What was logged, by its mapping or as the description of its plant says."""
+    from worldloom.suites.plant.description import LoggedPlant
+    from worldloom.suites.plant.logs import log_rows, read
 
+    if world is not None and isinstance(world.plant, LoggedPlant) and args.mapping is None:
+        return log_rows(args.file, world)
     return read(args.file, args.mapping, **options)
 
 
@@ -142,8 +146,8 @@ def _check(args: Check) -> int:
     if args.show < -1:
         raise ValueError(f"--show {args.show}: it must be -1 or more")
     console.phase("reading")
-    logged = _read(args)
     world = _plant(args.env)
+    logged = _read(args, world)
     report = logged.check(world.plant.observation, world.plant.action) if world else logged.check()
     if report.fatal() is None:
         logged.dataset()  # raises if the content is not what it was written with
@@ -183,9 +187,10 @@ def _describe(args: Describe) -> int:
     from worldloom.suites.plant.data_page import write_page
 
     console.phase("reading")
-    logged = _read(args)
+    world = _plant(args.env)
+    logged = _read(args, world)
     dataset = logged.dataset()
-    world = _plant(args.env) or plant_logged(dataset)
+    world = world or plant_logged(dataset)
     console.phase("writing the page")
     described = contents(dataset, world, logged.observation, logged.action)
     out = args.out or Path(args.file).with_suffix(".html")
@@ -196,7 +201,8 @@ def _describe(args: Describe) -> int:
     _show(args.file, stats, {"page": page})
     logged_of = dict(dataset.provenance) if world else {}
     plant = args.env or logged_of.get("env")
-    if plant and args.file.endswith(".npz") and logged_of.get("options", "{}") == "{}":
+    whole = args.file.endswith(".npz") or "plant" in logged_of  # a described plant's may be tables
+    if plant and whole and logged_of.get("options", "{}") == "{}":
         console.next_steps(["train", plant, "--dataset", args.file])
     else:
         console.next_steps(*_conversion(args))

@@ -40,7 +40,7 @@ from flax import struct
 from worldloom.core.names import shown, suggest
 from worldloom.core.protocols import PureEnv
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
-from worldloom.replay.dataset_mapping import ColumnMapping, SignalColumn
+from worldloom.replay.dataset_mapping import ColumnMapping, SignalColumn, mapping_options
 from worldloom.replay.dataset_resample import Method
 from worldloom.safety.units import convert, parse_quantity, parse_unit
 from worldloom.suites.plant.expression import FUNCTIONS, Expression, parse_expression
@@ -76,6 +76,7 @@ class LoggedPlant:
     resample: Method | None
     text: str  # of the file
     loops: tuple[Loop, ...] = ()
+    simulated: ClassVar[bool] = False
     rests: ClassVar[bool] = True
     barrier_gamma: ClassVar[float] = 1.0
 
@@ -126,12 +127,10 @@ def parse_description(text: str, source: str) -> LoggedPlant:
         delays.append(_delay(given["delay"], step) if "delay" in given else 0)
         history += [_signal(column, f"{name}_{ago + 1}_ago") for ago in range(delays[-1])]
     limits = [*_limits(parts, signals, actuators), *limits]
-    reward: dict[str, Any] = {}
-    expression = _reward(parts["reward"], signals, actuators, reward)
+    reward = _reward(parts["reward"], signals, actuators)
+    options = _log(log) | (reward if isinstance(reward, dict) else {})
     try:
-        mapping = ColumnMapping(
-            tuple(signals.values()), tuple(actuators.values()), name="", **reward, **_log(log)
-        )
+        mapping = ColumnMapping(tuple(signals.values()), tuple(actuators.values()), **options)
     except ValueError as error:
         raise root.error(str(error)) from None
     name = parts["name"].text() if "name" in parts else Path(source).stem
@@ -144,7 +143,7 @@ def parse_description(text: str, source: str) -> LoggedPlant:
         step_seconds=step,
         emergency=_emergency(parts["emergency"], actuators),
         mapping=mapping,
-        expression=expression,
+        expression=None if isinstance(reward, dict) else reward,
         delays=tuple(delays),
         resample=_resample(log, mapping),
         text=text,
@@ -314,20 +313,11 @@ def _limits(
 
 
 def _reward(
-    node: Node,
-    signals: Mapping[str, SignalColumn],
-    actuators: Mapping[str, SignalColumn],
-    of_mapping: dict[str, Any],
-) -> Expression | None:
-    """The reward's expression; None where it is in a column, of which `of_mapping` is told."""
+    node: Node, signals: Mapping[str, SignalColumn], actuators: Mapping[str, SignalColumn]
+) -> Expression | dict[str, Any]:
+    """The reward's expression, or where it is in a column what the mapping says of that."""
     if isinstance(node.value, dict):
-        entry = node.entries(("column", "at"))
-        if "column" not in entry:
-            raise node.error("it has no column; write {column: NAME}, or an expression of signals")
-        of_mapping["reward"] = entry["column"].text()
-        if "at" in entry:
-            of_mapping["reward_at"] = entry["at"].text(("this", "next"))
-        return None
+        return mapping_options({"reward": node})
     try:
         return parse_expression(node.text(), signals, actuators)
     except ValueError as error:
@@ -352,25 +342,9 @@ def _emergency(node: Node, actuators: Mapping[str, SignalColumn]) -> tuple[tuple
 
 def _log(entry: Mapping[str, Node]) -> dict[str, Any]:
     """What a column mapping takes beside signals and reward."""
-    values: dict[str, Any] = {}
-    for key, node in entry.items():
-        if key == "time" and isinstance(node.value, dict):
-            part = node.entries(("column", "format"))
-            if "column" not in part:
-                raise node.error("it has no column")
-            values["time"] = part["column"].text()
-            if "format" in part:
-                values["time_format"] = part["format"].text()
-        elif key == "gap":
-            values["gap"] = _seconds(node)
-        elif key == "missing":
-            words = node.value if isinstance(node.value, list) else [node.value]
-            if not all(isinstance(word, str | int | float) for word in words):
-                raise node.error(f"{shown(node.value)}; it must be a list of words")
-            values["missing"] = tuple(map(str, words))
-        elif key != "resample":
-            values[key] = node.text()
-    return values
+    plain = {key: node for key, node in entry.items() if key not in ("gap", "resample")}
+    gap = {"gap": _seconds(entry["gap"])} if "gap" in entry else {}
+    return mapping_options(plain) | gap
 
 
 def _resample(log: Mapping[str, Node], mapping: ColumnMapping) -> Method | None:

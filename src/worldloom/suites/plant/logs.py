@@ -52,18 +52,34 @@ def read(source: str | Path, mapping: Path | ColumnMapping | None = None, **opti
 
 
 def read_log(source: str, world: PlantWorld) -> Dataset:
-    """A described plant's log as a dataset, with what its limits cost; see `description`.
+    """A described plant's log as a dataset, with what its limits cost; see `log_rows`."""
+    logged, plant = log_rows(source, world), world.plant
+    fatal = logged.check().fatal()
+    if fatal is not None:
+        every = f"`worldloom data check {source} --env PLANT.yaml` lists every defect"
+        raise ValueError(one_line(f"{source}: {fatal.message}; {every}"))
+    data = logged.dataset()
+    if not plant.limits:
+        return data
+    columns = columns_of(data)
+    about = {"name": data.name, "provenance": data.provenance}
+    return from_columns(**columns | {"cost": costs(world, data, columns)}, **about)
 
-    Samples in which a number is missing are cut out, as are pauses; episodes longer than the
-    plant's horizon are cut into equal parts of about that length. In an npz or Minari file the
-    signals are in the order of the description, and actions shares of their ranges in [-1, 1].
+
+def log_rows(source: str, world: PlantWorld) -> Logged:
+    """The rows of a described plant's log, not checked yet; see `description`.
+
+    Samples in which a number is missing are cut out; episodes end there, at pauses and where time
+    goes back, and those longer than the plant's horizon are cut into equal parts of about it. In
+    an npz or Minari file the signals are in the order of the description, and actions are shares
+    of their ranges in [-1, 1].
     """
     plant: Any = world.plant
     reward = None if plant.expression is None else _reward_function(plant)
     if Path(source).suffix.lower() in TABLES:
         seconds = plant.step_seconds if plant.resample else None
         method = plant.resample or "linear"
-        options = {"seconds": seconds, "method": method, "cut_missing": True}
+        options = {"seconds": seconds, "method": method, "cut_defects": True}
         logged = read(source, plant.mapping, reward=reward, **options)
         _check_clock(logged, plant)
     else:
@@ -75,12 +91,8 @@ def read_log(source: str, world: PlantWorld) -> Dataset:
             f"{source}: no episode is longer than a step and the dead time; see log.gap, "
             f"log.episode and the delays of {plant.name}"
         )
-    data = logged.dataset()
-    about = {"name": plant.name, "provenance": (*data.provenance, ("plant", plant.key))}
-    if not plant.limits:
-        return data.replace(**about)
-    columns = columns_of(data)
-    return from_columns(**columns | {"cost": costs(world, data, columns)}, **about)
+    provenance = (*logged.provenance, ("plant", plant.key))
+    return replace(logged, name=plant.name, provenance=provenance)
 
 
 def _reward_function(plant: LoggedPlant) -> RewardFunction:

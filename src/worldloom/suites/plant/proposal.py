@@ -4,19 +4,19 @@ Everything that is not in the file itself is marked `# guess`, and what nobody c
 worth having, what must hold) is left for whoever knows the plant.
 """
 
-import csv
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from worldloom.core.names import listed, suggest
-from worldloom.replay.dataset_csv import read_seconds
+from worldloom.replay.dataset_csv import csv_rows, read_seconds
 from worldloom.replay.dataset_mapping import ColumnMapping, SignalColumn
 from worldloom.replay.dataset_resample import is_uneven, usual_step
 from worldloom.safety.units import parse_unit
@@ -72,7 +72,12 @@ def propose(path: Path, actuators: Sequence[str], name: str) -> tuple[str, int]:
     clock = _clock(path, source)
     heads = [column.head for column in source.columns]
     chosen = [head for word in actuators for head in _split(word, heads)]
-    episode = _first(source, _EPISODE, chosen, lambda c: _changes(c.texts) < len(c.texts) / 3)
+    episode = _first(
+        source,
+        _EPISODE,
+        chosen,
+        lambda c: 3 * sum(a != b for a, b in pairwise(c.texts)) < len(c.texts),
+    )
     reward = _first(source, _REWARD, chosen, lambda c: np.isfinite(c.numbers).any())
     ended = _first(source, _ENDED, chosen, lambda c: set(np.unique(c.numbers)) <= {0.0, 1.0})
     special = {clock.head if clock else None, *(c.head for c in (episode, reward, ended) if c)}
@@ -131,30 +136,19 @@ def _parquet_column(name: str, column: Any) -> Column:
 
 
 def _read_csv(path: Path) -> Source:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            sample = "".join(islice(file, 20))
-            delimiter = max(",;\t|", key=lambda one: sample.partition("\n")[0].count(one))
-            file.seek(0)
-            head, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
-    except (UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise ValueError(f"{path} is not a CSV file in UTF-8 with a head line: {error}") from None
-    uneven = next((i for i, row in enumerate(rows) if len(row) != len(head)), None)
-    if uneven is not None or not rows:
-        where = (
-            f"{len(rows[uneven])} cells in row {uneven + 1}"
-            if rows and uneven is not None
-            else "no rows"
-        )
-        raise ValueError(f"{path}: {where} below the {len(head)} names of the columns")
-    if len(set(head)) < len(head):
-        raise ValueError(f"{path}: two columns have one name; rename one")
+    delimiter = ","
+    if path.is_file():
+        with suppress(UnicodeDecodeError), path.open(encoding="utf-8-sig") as file:
+            first = file.readline()
+            delimiter = max(",;\t|", key=first.count)
+    head, rows, _ = csv_rows(path, delimiter)
+    if not rows or len(set(head)) < len(head):
+        wrong = "two columns have one name; rename one" if rows else "there are no rows"
+        raise ValueError(f"{path}: {wrong}")
     columns = list(zip(*rows, strict=True))
     comma = delimiter != "," and any(re.fullmatch(r"-?\d+,\d+", c[0].strip()) for c in columns)
     decimal = "," if comma else "."
-    read = [_column(n.strip(), c, decimal) for n, c in zip(head, columns, strict=True)]
+    read = [_column(n, c, decimal) for n, c in zip(head, columns, strict=True)]
     return Source(read, delimiter, decimal)
 
 
@@ -216,10 +210,6 @@ def _first(
 ) -> Column | None:
     found = (c for c in source.columns if names.search(c.head) and c.head not in taken and fits(c))
     return next(found, None)
-
-
-def _changes(texts: Sequence[str]) -> int:
-    return sum(a != b for a, b in pairwise(texts))
 
 
 def _holds_still(numbers: np.ndarray) -> bool:
@@ -292,10 +282,9 @@ def _log(
     if words:
         lines.append(f"  missing: [{', '.join(map(_quoted, words))}]")
     if source.delimiter != ",":
-        delimiter = "\\t" if source.delimiter == "\t" else source.delimiter
-        lines.append(f'  delimiter: "{delimiter}"')
+        lines.append(f"  delimiter: {_quoted(source.delimiter)}")
     if source.decimal != ".":
-        lines.append(f'  decimal: "{source.decimal}"')
+        lines.append(f"  decimal: {_quoted(source.decimal)}")
     return lines
 
 
@@ -339,8 +328,4 @@ def _quoted(text: str) -> str:
     """A text as YAML takes it for one."""
     plain = re.fullmatch(r"[A-Za-z_][\w.]*", text, re.ASCII)
     reserved = text.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-    return (
-        text
-        if plain and not reserved
-        else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    )
+    return text if plain and not reserved else json.dumps(text, ensure_ascii=False)
