@@ -72,7 +72,7 @@ def suite_of(env: str, **options: Any) -> Suite:
     own = next((name for name in SUITES if env in suite(name).worlds), None)
     own = own or _REGISTERED.get(env, (None, None))[1]
     if own is None and _is_yaml(env):
-        own = _defined_by(env).name
+        own = _defined_by(env)[0].name
     if own is None and env.partition(":")[0] in PREFIXES:
         own = "plain"
     if own is None:
@@ -94,9 +94,7 @@ def maker(name: str) -> "Callable[..., PureEnv]":
         function = known[name].make
         return resolve(function) if isinstance(function, str) else function
     if _is_yaml(name):
-        definition = _defined_by(name).definition
-        assert definition is not None
-        return functools.partial(resolve(definition[1]), name)
+        return functools.partial(resolve(_defined_by(name)[1]), name)
     file = re.fullmatch(r"(.+\.py)(?::(\w+))?", name)
     if file:
         return _from_file(Path(file[1]), file[2] or "make")
@@ -112,16 +110,17 @@ def _is_yaml(name: str) -> bool:
     return name.lower().endswith((".yaml", ".yml"))
 
 
-def _defined_by(path: str) -> Suite:
-    """The suite whose worlds a YAML file describes; the first that has any, if nothing tells."""
-    known = [made for made in map(suite, SUITES) if made.definition is not None]
+def _defined_by(path: str) -> tuple[Suite, str]:
+    """The suite whose worlds a YAML file describes, and what makes one; the first if none fits."""
+    known = [(made, *made.definition) for made in map(suite, SUITES) if made.definition]
     try:
         content = parse_yaml(read_text(path), path).value
     except ValueError:  # which whoever reads it will say again
         content = None
     keys = content if isinstance(content, Mapping) else {}
-    fitting = [made for made in known if any(key in keys for key in made.definition[0])]
-    return (fitting or known)[0]
+    fitting = [one for one in known if any(key in keys for key in one[1])]
+    made, _, function = (fitting or known)[0]
+    return made, function
 
 
 def _from_file(path: Path, name: str) -> Any:

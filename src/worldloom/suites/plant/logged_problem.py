@@ -78,25 +78,23 @@ def make_logged_problem(config: TrainConfig, env: PureEnv, folder: Path | None) 
 
     given = settings.constraints if kept is None else str(kept / CONSTRAINTS_FILE)
     own = partial(constraint_text, world, emergency=dict(plant.emergency))
-    source = given or f"{plant.name}'s limits"
+    source, written = given or f"{plant.name}'s limits", read_text(given) if given else own()
     # Read before anything is learned, with a model that is never asked: mistakes come first.
-    draft = constraints_in(
-        read_text(given) if given else own(), source, world, model=lambda obs, action: obs
-    )
-    looks_ahead = {"barrier", "lookahead"} & set(draft.kinds)
+    draft = constraints_in(written, source, world, model=lambda obs, action: obs)
+    looks_ahead = bool({"barrier", "lookahead"} & set(draft.kinds))
 
     @cache
     def text() -> str:
         if given or not looks_ahead:
-            return read_text(given) if given else own()
-        errors = model().error.tolist()
+            return written
         names = [signal.name for signal in plant.observation]
-        return own(disturbance=dict(zip(names, errors, strict=True)))
+        return own(disturbance=dict(zip(names, model().error.tolist(), strict=True)))
 
     @cache
     def constraints() -> SafetyConstraints:
-        function = model().function if looks_ahead else None
-        return constraints_in(text(), source, world, model=function)
+        if not looks_ahead:
+            return draft.replace(model=None)
+        return constraints_in(text(), source, world, model=model().function)
 
     @cache
     def learned() -> ope.Learned:
