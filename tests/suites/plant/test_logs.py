@@ -156,7 +156,7 @@ def test_parquet_gives_the_rows_of_csv(tmp_path):
         read_log(str(tmp_path / "torn.parquet"), world())
 
 
-def test_npz_files_are_in_the_descriptions_order_and_its_reward(tmp_path):
+def test_npz_and_minari_files_are_in_the_descriptions_order_and_its_reward(tmp_path):
     taken = samples(6)
     states = np.stack([100 * taken["level"], taken["heat"] - 273.15], 1)
     ends = np.arange(5) == 4
@@ -168,6 +168,11 @@ def test_npz_files_are_in_the_descriptions_order_and_its_reward(tmp_path):
     csv = read_log(write_csv(tmp_path / "a.csv", taken, 10.0 * np.arange(6)), world())
     for name, column in columns_of(csv).items():
         np.testing.assert_allclose(columns_of(found)[name], column, rtol=1e-4, atol=1e-4)
+    pytest.importorskip("minari")
+    from worldloom.adapters import minari
+
+    same = read_log(str(minari.save(rows, "tank/log-v0", root=tmp_path)), world())
+    assert same.digest == found.digest
     wide = TEXT.replace("  heat:", "  more: {unit: m, low: 0, high: 1}\n  heat:")
     with pytest.raises(ValueError, match="2 signals and 1 actuators, tank has 3 and 1"):
         read_log(str(tmp_path / "a.npz"), world(wide))
