@@ -129,6 +129,7 @@ def change(old, new):
          "b.yaml: reward is missing; say what is worth having"),
         (change("emergency: {valve: 0 %, fan: 1.5}\n", ""), "b.yaml: emergency is missing"),
         (change("step: 1 min", "step: 1 K"), "b.yaml: step: '1 K': K is no unit of .* it in s"),
+        (change("name: boiler\n", ""), "b.yaml: name is missing; say what the plant is called"),
         (change("step: 1 min", "step: -3"), "b.yaml: step: -3; it must be a time"),
         (change("low: 280,", ""), "signals.temperature: low is missing; `worldloom data describe`"),
         (change("low: 280", "low: 500"), "signals.temperature: .*low=500 is not below high=420"),

@@ -110,7 +110,7 @@ def parse_description(text: str, source: str) -> LoggedPlant:
     """The plant that a text describes; `source` is named in errors."""
     root = parse_yaml(text, source)
     parts = root.entries(KEYS)
-    for key in ("step", "signals", "actuators", "reward", "emergency"):
+    for key in _NEEDED:
         if key not in parts:
             raise root.error(f"{key} is missing; {_NEEDED[key]}")
     step = _seconds(parts["step"])
@@ -133,9 +133,8 @@ def parse_description(text: str, source: str) -> LoggedPlant:
         mapping = ColumnMapping(tuple(signals.values()), tuple(actuators.values()), **options)
     except ValueError as error:
         raise root.error(str(error)) from None
-    name = parts["name"].text() if "name" in parts else Path(source).stem
     return LoggedPlant(
-        name=_checked_name(Node(name, source, ("name",)), name),
+        name=_checked_name(parts["name"], parts["name"].text()),
         observation=(*(_signal(column) for column in signals.values()), *history),
         action=tuple(_signal(column) for column in actuators.values()),
         limits=tuple(limits),
@@ -156,6 +155,7 @@ _NEEDED = {
     "actuators": "list what is moved, with units and ranges",
     "reward": "say what is worth having, such as -abs(level - 50), or {column: NAME}",
     "emergency": "say where each actuator goes when nothing better is known",
+    "name": "say what the plant is called: a run keeps the description under another path",
 }
 
 
