@@ -1,5 +1,6 @@
 """A described plant as a problem: what is refused before anything is learned, and its filter."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def constraints_of(problem):
 
 def filtered(constraints, level, wanted):
     state = ControlState(jnp.asarray([level]), initial_memory(constraints, jnp.asarray([0.0])))
-    return filter_action(jnp.asarray([wanted]), state, constraints)
+    return jax.jit(filter_action)(jnp.asarray([wanted]), state, constraints)
 
 
 def test_without_limits_no_model_is_learned_and_nothing_is_held_back(problem):
@@ -58,6 +59,7 @@ def test_without_limits_no_model_is_learned_and_nothing_is_held_back(problem):
     assert (float(action[0]), bool(report.intervened)) == (1.0, False)
 
 
+@pytest.mark.slow
 def test_a_hard_limit_is_kept_by_a_model_that_was_learned(problem):
     made = problem(TEXT + LIMITS)
     constraints = constraints_of(made)
