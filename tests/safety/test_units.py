@@ -2,6 +2,7 @@
 
 import pytest
 
+from worldloom.safety import units
 from worldloom.safety.units import convert, parse_quantity, parse_unit
 
 
@@ -69,3 +70,29 @@ def test_quantities_are_a_number_and_a_unit(text, expected):
 def test_what_is_no_quantity_is_refused(text):
     with pytest.raises(ValueError, match="not a number with a unit"):
         parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target", "expected"),
+    [
+        (14.503774, "psi", "bar", 1.0),
+        (1.0, "inHg", "Pa", 3386.389),
+        (60.0, "gallon/min", "m3/h", 13.627),
+        (1.0, "mile/h", "m/s", 0.44704),
+        (2.0, "horsepower", "kW", 1.4914),
+    ],
+)  # fmt: skip
+def test_units_of_no_table_here_are_pints(value, source, target, expected):
+    pytest.importorskip("pint")
+    assert convert(value, source, target) == pytest.approx(expected, rel=1e-4)
+
+
+def test_without_pint_they_are_labels_that_must_match(monkeypatch):
+    monkeypatch.setattr(units, "_registry", lambda: None)
+    parse_unit.cache_clear()
+    try:
+        assert convert(3.0, "psi/min", "psi/min") == 3.0
+        with pytest.raises(ValueError, match="psi is no unit of what is measured in bar"):
+            convert(3.0, "psi", "bar")
+    finally:
+        parse_unit.cache_clear()

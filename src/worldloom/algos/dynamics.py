@@ -24,7 +24,7 @@ from worldloom.nn.offline import Weights, make_mlp, mlp
 from worldloom.replay.dataset import Dataset
 
 LOG_STD_RANGE = (-5.0, 2.0)
-SMALLEST_CHANGE = 1e-6  # deviation of a signal's change, below which it is taken not to change
+SMALLEST_CHANGE = 1e-6  # of a signal's deviation: one that changes less does not, in any unit
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def learn_dynamics(
     rows = dataset.rows
     change = rows.next_obs - rows.obs
     mean, std = change.mean(0), change.std(0)
-    moves = std > SMALLEST_CHANGE
+    moves = std > SMALLEST_CHANGE * dataset.std
     inputs = jnp.concatenate([dataset.normalise(rows.obs), rows.action], -1)
     targets = jnp.where(moves, (change - mean) / jnp.where(moves, std, 1.0), 0.0)
     members, metrics = fit_ensemble(config, inputs, targets, draws.split(key, config.num_members))

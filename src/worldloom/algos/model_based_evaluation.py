@@ -71,7 +71,7 @@ class Rollouts(NamedTuple):
 
 def _scale(x: Array) -> Scale:
     std = x.std(0)
-    return Scale(x.mean(0), jnp.where(std > 1e-6, std, 1.0))
+    return Scale(x.mean(0), jnp.where(std > 1e-6 * jnp.abs(x).max(0), std, 1.0))  # in any unit
 
 
 def learn_simulators(

@@ -170,11 +170,12 @@ worldloom train WORLD --help shows what a world and its algorithm take."""
 
 def _print_help(schema: Schema, everything: bool) -> None:
     print(f"usage: worldloom train {schema.env} [--algo {schema.algo}] [options]")
-    spec = suites.make(schema.env).spec
-    fitting = [a for a in map(algos.get, algos.names()) if a.why_not(spec) is None]
+    env = suites.make(schema.env)
+    fitting = [a for a in map(algos.get, algos.names()) if a.why_not(env.spec) is None]
     online = [a.name for a in fitting if a.loop != "offline"]
     offline = [a.name for a in fitting if a.loop == "offline"]
-    print(f"algorithms that fit: {', '.join(online)}")
+    simulated = getattr(env.base, "simulated", True)
+    print(f"algorithms that fit: {', '.join(online) if simulated else 'those of logged data'}")
     if offline and "dataset" in schema.options:
         print(f"from logged data, --dataset: {', '.join(offline)}")
     print()

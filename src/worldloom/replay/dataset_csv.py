@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,18 @@ from worldloom.replay.dataset_resample import Method, Samples, resample
 RewardFunction = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
+class Table(NamedTuple):
+    """The samples (L,) of a file: numbers by column, NaN where one is missing, in its order.
+
+    time: seconds. episode: whatever changes with the episode. lines: where each sample stands.
+    """
+
+    numbers: dict[str, np.ndarray]
+    time: np.ndarray | None
+    episode: np.ndarray | None
+    lines: np.ndarray
+
+
 def read_csv(
     path: str | Path,
     mapping: ColumnMapping,
@@ -32,27 +45,64 @@ def read_csv(
     *,
     seconds: float | None = None,
     method: Method = "linear",
+    cut_defects: bool = False,
 ) -> Logged:
     """A CSV file's rows; a ValueError that names line and column if they cannot be read.
 
     reward: how to compute it where the mapping names no column; actions are in [-1, 1].
     seconds: resample it, so that rows are so far apart; see `resample`. Actions, rewards and costs
     are held, so that rewards must be of a time and not of a step: write them as rates.
+    cut_defects: leave out samples in which a number is missing, and begin a new episode after them
+    and where time goes back.
     """
     path = Path(path)
-    if mapping.reward is None and reward is None:
-        raise ValueError(
-            f"{path}: the mapping names no reward; add its column, or give a function `reward`"
-        )
     texts, lines = _cells(path, mapping)
     numbers = {
         name: _numbers(path, name, texts[name], lines, mapping) for name in mapping.number_columns
     }
     time = numbers.get(mapping.time or "")
     if mapping.time is not None and time is None:
-        time = _seconds(path, mapping, texts[mapping.time], lines)
-    begins = _begins(mapping, texts, time, len(lines))
+        time = read_seconds(path, mapping, texts[mapping.time], lines)
+    episode = np.asarray(texts[mapping.episode]) if mapping.episode else None
+    table = Table(numbers, time, episode, lines)
+    return rows_of(
+        path, mapping, table, reward, seconds=seconds, method=method, cut_defects=cut_defects
+    )
+
+
+def rows_of(
+    path: Path,
+    mapping: ColumnMapping,
+    table: Table,
+    reward: RewardFunction | None = None,
+    *,
+    seconds: float | None = None,
+    method: Method = "linear",
+    cut_defects: bool = False,
+) -> Logged:
+    """The rows that a file's samples make; see `read_csv` for the options."""
+    if mapping.reward is None and reward is None:
+        raise ValueError(
+            f"{path}: the mapping names no reward; add its column, or give a function `reward`"
+        )
+    numbers, time, _, lines = table
+    begins = _begins(mapping, table)
     provenance = [("file", path.name)]
+    if cut_defects:
+        known = np.all([np.isfinite(column) for column in numbers.values()], axis=0)
+        if time is not None:
+            known &= np.isfinite(time)
+            with np.errstate(invalid="ignore"):
+                begins = begins | np.append(False, np.diff(time) <= 0.0)
+        if not known.any():
+            raise ValueError(f"{path}: no line has a number in every column that is named")
+        if not known.all():
+            # What follows a gap is another episode.
+            part = np.cumsum(begins | ~known)[known]
+            begins = np.append(True, part[1:] != part[:-1])
+            numbers = {name: column[known] for name, column in numbers.items()}
+            lines, time = lines[known], None if time is None else time[known]
+            provenance.append(("missing", f"{int((~known).sum())} samples cut out"))
     if seconds is not None:
         if time is None:
             raise ValueError(f"{path}: the mapping names no time, by which it could be resampled")
@@ -111,26 +161,7 @@ def read_csv(
 
 def _cells(path: Path, mapping: ColumnMapping) -> tuple[dict[str, list[str]], np.ndarray]:
     """The texts of each column that is mapped, and the line of each sample."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
-            reader = csv.reader(file, delimiter=mapping.delimiter)
-            head = [name.strip() for name in next(reader, [])]
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(head):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells for {len(head)} columns;"
-                        f" is {mapping.delimiter!r} the delimiter?"
-                    )
-                rows.append(row)
-                lines.append(reader.line_num)
-    except (UnicodeDecodeError, csv.Error, TypeError) as error:  # the last: no such delimiter
-        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    head, rows, lines = csv_rows(path, mapping.delimiter)
     for name in mapping.columns:
         if name not in head:
             raise ValueError(f"{path}: there is no column {shown(name)}; {suggest(name, head)}")
@@ -140,6 +171,31 @@ def _cells(path: Path, mapping: ColumnMapping) -> tuple[dict[str, list[str]], np
         raise ValueError(f"{path}: there are no rows below the names of the columns")
     at = {name: head.index(name) for name in mapping.columns}
     return {name: [row[i].strip() for row in rows] for name, i in at.items()}, np.asarray(lines)
+
+
+def csv_rows(path: Path, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
+    """The names of a CSV file's columns, its rows of texts, and the line of each."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
+            reader = csv.reader(file, delimiter=delimiter)
+            head = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(head):
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells for {len(head)} columns;"
+                        f" is {delimiter!r} the delimiter?"
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+    except (UnicodeDecodeError, csv.Error, TypeError) as error:  # the last: no such delimiter
+        raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    return head, rows, lines
 
 
 def _numbers(
@@ -165,7 +221,9 @@ def _numbers(
         raise ValueError(f"{path}, column {one_line(name, 60)}: a cell is not a number") from None
 
 
-def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.ndarray) -> np.ndarray:
+def read_seconds(
+    path: Path, mapping: ColumnMapping, texts: list[str], lines: np.ndarray
+) -> np.ndarray:
     """Dates and times as seconds (L,); those without a zone are taken for UTC."""
     seconds = np.full(len(texts), np.nan)
     written = mapping.time_format
@@ -186,18 +244,15 @@ def _seconds(path: Path, mapping: ColumnMapping, texts: list[str], lines: np.nda
     return seconds
 
 
-def _begins(
-    mapping: ColumnMapping, texts: dict[str, list[str]], time: np.ndarray | None, count: int
-) -> np.ndarray:
+def _begins(mapping: ColumnMapping, table: Table) -> np.ndarray:
     """bool (L,): where an episode begins."""
-    begins = np.zeros(count, bool)
+    begins = np.zeros(len(table.lines), bool)
     begins[0] = True
-    if mapping.episode is not None:
-        names = np.asarray(texts[mapping.episode])
-        begins[1:] |= names[1:] != names[:-1]
-    if mapping.gap is not None and time is not None:
+    if table.episode is not None:
+        begins[1:] |= table.episode[1:] != table.episode[:-1]
+    if mapping.gap is not None and table.time is not None:
         with np.errstate(invalid="ignore"):
-            begins[1:] |= np.diff(time) > mapping.gap
+            begins[1:] |= np.diff(table.time) > mapping.gap
     return begins
 
 

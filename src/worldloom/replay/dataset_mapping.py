@@ -136,6 +136,12 @@ def _mapping(root: Node) -> ColumnMapping:
             _signal(Node(entry, root.source, (f"{kind} {n}",)))
             for n, entry in enumerate(node.value, start=1)
         )
+    return ColumnMapping(**values, **mapping_options(given))
+
+
+def mapping_options(given: dict[str, Node]) -> dict[str, Any]:
+    """Fields of a `ColumnMapping` beside its signals, as YAML has them."""
+    values: dict[str, Any] = {}
     for name, node in given.items():
         if isinstance(node.value, dict) and name in ("reward", "time"):
             values |= _with_extra(node, name)
@@ -148,7 +154,7 @@ def _mapping(root: Node) -> ColumnMapping:
             values[name] = tuple(listed)
         else:
             values[name] = node.text()
-    return ColumnMapping(**values)
+    return values
 
 
 def _with_extra(node: Node, name: str) -> dict[str, Any]:

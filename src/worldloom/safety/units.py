@@ -1,13 +1,16 @@
 """Quantities with units, as far as plants need them: "375 K", "101.85 degC", "10 K/min".
 
-A unit is a product of known names, with `/`, `*` and powers (`m3`, `s^2`). What is not known (such
+A unit is a product of known names, with `/`, `*` and powers (`m3`, `s^2`). Names that are not in
+the tables here are looked up in pint, where it is installed. What pint does not know either (such
 as "U" of insulin) is a unit of its own, which nothing else converts to.
 """
 
+import importlib.util
 import math
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 # Units that prefixes go before, and those that they do not: a factor, and what it is of.
 _PREFIXED: dict[str, tuple[float, str]] = {
@@ -22,6 +25,9 @@ _PLAIN: dict[str, tuple[float, str]] = {
     "atm": (101325.0, "Pa"),
 }  # fmt: skip
 _BASE = ("s", "m", "kg", "mol", "K", "rad", "A")  # of which prefixes go before s, m, mol and A
+_PINT_BASE = {"second": "s", "meter": "m", "kilogram": "kg", "mole": "mol", "kelvin": "K",
+              "radian": "rad", "ampere": "A"}  # fmt: skip
+_OWN = ("U",)  # of insulin; to pint it is a unit of enzymes
 _PREFIX = {"k": 1e3, "M": 1e6, "d": 0.1, "c": 1e-2, "m": 1e-3}
 # Where zero lies, in K, of temperatures that stand alone; differences of them have no zero.
 _ZERO = {"degC": 273.15, "degF": 459.67 * 5.0 / 9.0}
@@ -78,7 +84,35 @@ def _atom(name: str) -> tuple[float, tuple[tuple[str, int], ...], int]:
     if stem not in _BASE and stem[:1] in _PREFIX and rest in (*_PREFIXED, "s", "m", "mol", "A"):
         factor, base, _ = _atom(rest)
         return _PREFIX[stem[0]] * factor, base, power
-    return 1.0, ((stem, 1),) if stem else (), power
+    if stem in ("", *_BASE, *_OWN):
+        return 1.0, ((stem, 1),) if stem else (), power
+    factor, base = _of_pint(stem) or (1.0, ((stem, 1),))
+    return factor, base, power
+
+
+def _of_pint(name: str) -> tuple[float, tuple[tuple[str, int], ...]] | None:
+    """What pint knows of a unit; None where it knows none, or one whose zero is its own."""
+    registry = _registry()
+    if registry is None:
+        return None
+    try:
+        factor, unit = registry.get_base_units(name)
+        powers = {_PINT_BASE.get(base, base): power for base, power in unit._units.items()}
+    except Exception:  # pint has many words for a unit that it does not know
+        return None
+    if any(power != int(power) for power in powers.values()):
+        return None
+    return float(factor), tuple(sorted((base, int(power)) for base, power in powers.items()))
+
+
+@cache
+def _registry() -> Any:
+    """Pint's units, which take half a second to read; None where it is not installed."""
+    if importlib.util.find_spec("pint") is None:
+        return None
+    import pint
+
+    return pint.UnitRegistry()
 
 
 def convert(value: float, source: str, target: str, *, difference: bool = False) -> float:
@@ -88,9 +122,10 @@ def convert(value: float, source: str, target: str, *, difference: bool = False)
     """
     old, new = parse_unit(source), parse_unit(target)
     if old.base != new.base:
+        more = "" if importlib.util.find_spec("pint") else " (more units: pip install pint)"
         raise ValueError(
             f"{old.text or 'a number without a unit'} is no unit of what is measured in "
-            f"{new.text or 'numbers without a unit'}"
+            f"{new.text or 'numbers without a unit'}{more}"
         )
     if old.factor == new.factor and old.zero == new.zero:
         return value

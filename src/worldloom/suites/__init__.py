@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldloom.core.lazy import load_file, resolve
 from worldloom.core.names import shown, suggest
+from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.training.suite import Suite, World
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ PREFIXES = {
 }
 
 
+# A world of a file as runs keep it: its name, and a hash of the file's content.
+_KEPT = re.compile(r".+@[0-9a-f]{12}")
 _REGISTERED: dict[str, tuple[World, str | None]] = {}  # name -> (world, its suite)
 
 
@@ -69,7 +72,7 @@ def suite_of(env: str, **options: Any) -> Suite:
     own = next((name for name in SUITES if env in suite(name).worlds), None)
     own = own or _REGISTERED.get(env, (None, None))[1]
     if own is None and _is_yaml(env):
-        own = "grid"
+        own = _defined_by(env)[0].name
     if own is None and env.partition(":")[0] in PREFIXES:
         own = "plain"
     if own is None:
@@ -91,18 +94,33 @@ def maker(name: str) -> "Callable[..., PureEnv]":
         function = known[name].make
         return resolve(function) if isinstance(function, str) else function
     if _is_yaml(name):
-        return functools.partial(resolve("worldloom.suites.grid.definition:load"), name)
+        return functools.partial(resolve(_defined_by(name)[1]), name)
     file = re.fullmatch(r"(.+\.py)(?::(\w+))?", name)
     if file:
         return _from_file(Path(file[1]), file[2] or "make")
     prefix, _, rest = name.partition(":")
     if prefix in PREFIXES:
         return functools.partial(resolve(PREFIXES[prefix]), rest)
+    if _KEPT.fullmatch(name):
+        raise ValueError(f"{name} is a world that a run keeps; name the run, or its YAML file")
     raise ValueError(f"there is no world {shown(name)}; {suggest(name, known)}")
 
 
 def _is_yaml(name: str) -> bool:
     return name.lower().endswith((".yaml", ".yml"))
+
+
+def _defined_by(path: str) -> tuple[Suite, str]:
+    """The suite whose worlds a YAML file describes, and what makes one; the first if none fits."""
+    known = [(made, *made.definition) for made in map(suite, SUITES) if made.definition]
+    try:
+        content = parse_yaml(read_text(path), path).value
+    except ValueError:  # which whoever reads it will say again
+        content = None
+    keys = content if isinstance(content, Mapping) else {}
+    fitting = [one for one in known if any(key in keys for key in one[1])]
+    made, _, function = (fitting or known)[0]
+    return made, function
 
 
 def _from_file(path: Path, name: str) -> Any:
@@ -156,6 +174,8 @@ def make_checked(name: str, options: Mapping[str, Any], label: str) -> "PureEnv"
 
 def world_parameters(name: str) -> "dict[str, inspect.Parameter] | None":
     """Options of a world by name, with defaults and types; None where only its maker knows."""
+    if _KEPT.fullmatch(name):
+        return {}
     function = maker(name)
     known = dict(inspect.signature(function).parameters)
     named = {n: p for n, p in known.items() if p.kind is not p.VAR_KEYWORD}

@@ -334,6 +334,7 @@ def train(
 
 def _open(suite: Suite, config: TrainConfig, folder: Path, existing: bool) -> Run:
     problem = suite.problem(config, folder if existing else None)
+    config = problem.config or config
     check_fit(config, problem)
     if existing:
         problem.check_resume(read_header(folder))

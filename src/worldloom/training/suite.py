@@ -46,6 +46,8 @@ class Suite:
     for the browser, which the module `studio.js` beside it shows. presets: settings by name to
     start from. commands: its own commands, name -> ("module:function", one line for people).
     no_resume(settings): why a run with these settings can never go on; "" where it can.
+    definition: worlds in YAML files: keys that only its own have, and "module:function" that makes
+    one from a path.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Suite:
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     no_resume: Callable[[Mapping[str, Any]], str] = lambda settings: ""
+    definition: tuple[tuple[str, ...], str] | None = None
 
     def rules_of(self, env: str) -> type | None:
         """The dataclass of a world's options; a registered world has options of its own."""
@@ -141,7 +144,8 @@ class Problem:
     the suite's own work between chunks. check_resume(header): raises ValueError if what the run was
     started with has changed since. pure: no callback to the host in it, so that runs can be
     vmapped. chunk: the most iterations in one call of the trainer, where that is not for the
-    settings to choose.
+    settings to choose. config: the settings as the run keeps them, where they differ from those
+    given: a world of a file that may change goes by its content.
     """
 
     env: "PureEnv"
@@ -160,3 +164,4 @@ class Problem:
     check_resume: Callable[[Mapping[str, Any]], None] = lambda header: None
     pure: bool = True
     chunk: int | None = None
+    config: "TrainConfig | None" = None

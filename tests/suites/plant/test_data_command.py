@@ -7,8 +7,8 @@ import pytest
 
 from worldloom.replay.dataset import from_columns
 from worldloom.replay.dataset_files import load, save
-from worldloom.suites.plant import data_command
 from worldloom.suites.plant.data_command import Check, Convert, Describe, Make, command
+from worldloom.suites.plant.logs import read
 
 COMMANDS = {kind.__name__.lower(): kind.__doc__ for kind in (Make, Check, Describe, Convert)}
 
@@ -158,7 +158,7 @@ def test_unreadable_files_raise_which_the_command_turns_into_2(call, tmp_path):
         (["none.npz"], "there is no such file"),
         (["none/here-v0"], "there is no such file, nor a Minari dataset"),
         (["a.csv"], "a.csv: what its columns mean is not known; name a YAML file by --mapping"),
-        (["a.npz", "--mapping", "m.yaml"], "--mapping is for CSV files"),
+        (["a.npz", "--mapping", "m.yaml"], "--mapping is for tables"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
             call("check", *argv)
@@ -250,4 +250,4 @@ def test_minari_missing_is_a_line_and_not_a_traceback(call, monkeypatch):
     save(reactor_data(), "a.npz")
     with pytest.raises(ImportError, match="needs minari"):  # a line, for the command
         call("convert", "a.npz", "--minari", "a/b-v0")
-    assert data_command.read("a.npz").name == "made up"
+    assert read("a.npz").name == "made up"

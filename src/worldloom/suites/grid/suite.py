@@ -96,4 +96,5 @@ SUITE = Suite(
     studio=lazy("worldloom.suites.grid.studio:GridSession"),
     presets={"original": original},
     no_resume=no_resume,
+    definition=(("kinds",), "worldloom.suites.grid.definition:load"),
 )

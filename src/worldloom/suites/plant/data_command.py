@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from worldloom.replay.dataset_files import Logged
     from worldloom.suites.plant.plant import PlantWorld
 
-TABLES = (".csv", ".tsv", ".txt")
-
 
 @dataclass
 class Make:
@@ -46,9 +44,9 @@ class Source:
     """Where logged data are."""
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """An npz file, a CSV file (with --mapping), a Minari dataset's folder or id."""
+    """An npz file, a CSV or Parquet file (with --mapping), a Minari dataset's folder or id."""
     mapping: Path | None = None
-    """What the columns of a CSV file mean: a YAML file."""
+    """What the columns of a table mean: a YAML file."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -58,15 +56,19 @@ class Check(Source):
     """list every defect of a dataset with its row"""
 
     env: str | None = None
-    """Check against the signals of this plant: their number, and the range of each."""
+    """Check against the signals of this plant, by name or by its description in YAML."""
     show: int = 3
     """Print so many defects of each kind and column; -1 prints all."""
 
 
 @dataclass
 class Describe(Source):
-    """write a page about a dataset: returns, limits, coverage"""
+    """write a page about a dataset: returns, limits, coverage; or propose a plant's description"""
 
+    plant: Path | None = None
+    """Propose the description of a plant of your own from the file's columns, and write it here."""
+    actuators: tuple[str, ...] = ()
+    """With --plant: the columns of what is moved; guessed where none are named."""
     env: str | None = None
     """The plant that gives names, units and limits; by default the one that was logged."""
     out: Path | None = None
@@ -82,7 +84,7 @@ class Convert(Source):
     minari: str | None = None
     """Or the id of the Minari dataset to write, such as reactor/expert-v0."""
     resample: float | None = None
-    """Seconds from one row to the next, of a CSV file whose samples are not evenly spaced."""
+    """Seconds from one row to the next, of a table whose samples are not evenly spaced."""
     method: Literal["linear", "hold"] | None = None
     """Between two samples: a straight line, or what was measured last."""
     force: bool = False
@@ -95,34 +97,14 @@ def command(argv: Sequence[str]) -> int:
     return run_group("worldloom data", commands, argv)
 
 
-def read(source: str | Path, mapping: Path | None = None, **resampling: Any) -> "Logged":
-    """What was logged in an npz file, a CSV file with its mapping, or a Minari dataset.
+def _read(args: Source, world: "PlantWorld | None" = None, **options: Any) -> "Logged":
+    """What was logged, by its mapping or as the description of its plant says."""
+    from worldloom.suites.plant.description import LoggedPlant
+    from worldloom.suites.plant.logs import log_rows, read
 
-    resampling: options of `read_csv`, which no other format takes.
-    """
-    from worldloom.replay.dataset_files import read_npz
-
-    path = Path(source)
-    if path.suffix.lower() in TABLES:
-        from worldloom.replay.dataset_csv import read_csv
-        from worldloom.replay.dataset_mapping import read_mapping
-
-        if mapping is None:
-            raise ValueError(
-                f"{path}: what its columns mean is not known; name a YAML file by --mapping"
-            )
-        return read_csv(path, read_mapping(mapping), **resampling)
-    if mapping is not None:
-        raise ValueError(f"{path}: --mapping is for CSV files, whose names end in .csv")
-    if resampling.get("seconds") is not None:
-        raise ValueError(f"{path}: --resample is for CSV files, whose names end in .csv")
-    if path.is_file() or path.suffix.lower() == ".npz":
-        return read_npz(path)
-    from worldloom.adapters import minari
-
-    if minari.find(source) is None:
-        raise FileNotFoundError(f"{source}: there is no such file, nor a Minari dataset of that id")
-    return minari.read_minari(source)
+    if world is not None and isinstance(world.plant, LoggedPlant) and args.mapping is None:
+        return log_rows(args.file, world)
+    return read(args.file, args.mapping, **options)
 
 
 def _plant(name: str | None) -> "PlantWorld | None":
@@ -164,8 +146,8 @@ def _check(args: Check) -> int:
     if args.show < -1:
         raise ValueError(f"--show {args.show}: it must be -1 or more")
     console.phase("reading")
-    logged = read(args.file, args.mapping)
     world = _plant(args.env)
+    logged = _read(args, world)
     report = logged.check(world.plant.observation, world.plant.action) if world else logged.check()
     if report.fatal() is None:
         logged.dataset()  # raises if the content is not what it was written with
@@ -197,13 +179,18 @@ def _check(args: Check) -> int:
 
 
 def _describe(args: Describe) -> int:
+    if args.plant is not None:
+        return _propose(args, args.plant)
+    if args.actuators:
+        raise ValueError("describe: --actuators is for --plant FILE.yaml, which it describes")
     from worldloom.suites.plant.data_figures import contents, figures, plant_logged
     from worldloom.suites.plant.data_page import write_page
 
     console.phase("reading")
-    logged = read(args.file, args.mapping)
+    world = _plant(args.env)
+    logged = _read(args, world)
     dataset = logged.dataset()
-    world = _plant(args.env) or plant_logged(dataset)
+    world = world or plant_logged(dataset)
     console.phase("writing the page")
     described = contents(dataset, world, logged.observation, logged.action)
     out = args.out or Path(args.file).with_suffix(".html")
@@ -214,10 +201,32 @@ def _describe(args: Describe) -> int:
     _show(args.file, stats, {"page": page})
     logged_of = dict(dataset.provenance) if world else {}
     plant = args.env or logged_of.get("env")
-    if plant and args.file.endswith(".npz") and logged_of.get("options", "{}") == "{}":
+    whole = args.file.endswith(".npz") or "plant" in logged_of  # a described plant's may be tables
+    if plant and whole and logged_of.get("options", "{}") == "{}":
         console.next_steps(["train", plant, "--dataset", args.file])
     else:
         console.next_steps(*_conversion(args))
+    return 0
+
+
+def _propose(args: Describe, out: Path) -> int:
+    from worldloom.core.files import write_text
+    from worldloom.suites.plant.proposal import propose
+
+    if out.suffix.lower() not in (".yaml", ".yml"):
+        raise ValueError(f"--plant {out}: the name must end in .yaml")
+    if out.exists():
+        raise FileExistsError(f"{out} is there already, and is never replaced; name another file")
+    if args.mapping is not None or args.env is not None or args.out is not None:
+        raise ValueError("describe: --plant proposes from the columns alone; leave the others out")
+    console.phase("reading")
+    text, guesses = propose(Path(args.file), args.actuators, out.stem)
+    write_text(out, text)
+    if args.json:
+        return _print_json({"file": args.file, "plant": str(out), "guesses": guesses})
+    console.facts(args.file, {"description": out, "guesses": f"{guesses}, each marked # guess"})
+    console.say("say what is worth having (reward) and what must hold (limits) before you train")
+    console.next_steps(["train", out, "--dataset", args.file])
     return 0
 
 
@@ -243,7 +252,7 @@ def _convert(args: Convert) -> int:
         raise ValueError("convert: --method is for --resample SECONDS")
     resampling = {"seconds": args.resample, "method": args.method or "linear"}
     console.phase("reading")
-    dataset = read(args.file, args.mapping, **resampling).dataset()
+    dataset = _read(args, **resampling).dataset()
     console.phase("writing")
     if args.minari is None:
         written = dataset_files.save(dataset, str(args.out), force=args.force)

@@ -89,7 +89,7 @@ def contents(
                 f"{plant.name}, which has {len(observation)} and {len(action)}"
             )
         if cost is None and limits:
-            cost = _costs(world, dataset, columns)
+            cost = costs(world, dataset, columns)
     count = 0 if cost is None else cost.shape[1]
     if len(limits) != count:  # logged by somebody who had others
         limits = tuple(f"cost[{i}]" for i in range(count))
@@ -112,7 +112,7 @@ def _quantities(kind: str, values: np.ndarray, signals: tuple[Signal, ...]) -> t
     return tuple(quantities)
 
 
-def _costs(world: PlantWorld, dataset: Dataset, columns: dict[str, np.ndarray]) -> np.ndarray:
+def costs(world: PlantWorld, dataset: Dataset, columns: dict[str, np.ndarray]) -> np.ndarray:
     """By how much each row (N,) crossed each limit (C,) of its plant."""
     control = np.array(world.control(dataset.rows.action))
     last = np.concatenate([control[:1], control[:-1]])

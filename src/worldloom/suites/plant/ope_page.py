@@ -48,13 +48,16 @@ def estimates(ope: Mapping[str, Any], run: Run) -> page.Part:
         Interval(str(row.get("method")), *(_number(row.get(n)) for n in ("value", "low", "high")))
         for row in given
     ]
-    title, label = "Estimates beside the truth", "discounted return of an episode"
+    title = "Estimates beside the truth" if truth is not None else "Estimates"
+    label = "discounted return of an episode"
     draw = partial(interval_chart, intervals, marks, title=title, axis_label=label)
     rows = [
         [*interval, _number(row.get("effective")), interval.holds(truth)]
         for interval, row in zip(intervals, given, strict=True)
     ]
     head = ["estimator", "estimate", "from", "to", "episodes' worth", "truth inside"]
+    if truth is None:  # of a plant that nobody can simulate
+        head, rows = head[:-1], [row[:-1] for row in rows]
     text = (
         "Learned from the log, without touching the plant: what the bare policy would earn in an "
         f"episode, rewards discounted by {number(_number(ope.get('gamma')))} a step. Go by the "

@@ -13,9 +13,10 @@ from worldloom.replay.dataset_files import read_npz
 from worldloom.report import page
 from worldloom.report.axes import number
 from worldloom.report.page import Fact, Part
+from worldloom.report.plots import Series, line_chart
 from worldloom.report.run_page import facts as common_facts
 from worldloom.report.run_page import hero, inside, spread, write_page
-from worldloom.report.runs import Run, read_run
+from worldloom.report.runs import Run, column, read_run
 from worldloom.suites.plant import charts, episode
 from worldloom.suites.plant.charts import Log, PlantFacts, part, percent, plant_facts, words
 from worldloom.suites.plant.evaluate import TRAJECTORIES_FILE, Trajectories, read_trajectories
@@ -49,6 +50,7 @@ def write_report(folder: str | Path) -> Path:
         hero=[page.note("Mind this", _accidents(run, plant)), hero(_facts(run, plant, logged))],
         sections=[
             charts.returns(run, logged),
+            _estimated(run) if no_simulator(run) else None,
             charts.limits(run, plant, logged),
             estimates(ope or {}, run),
             *(_episodes(both, plant) if both else ()),
@@ -61,6 +63,11 @@ def write_report(folder: str | Path) -> Path:
         missing=_missing(run, content),
         unit=unit,
     )
+
+
+def no_simulator(run: Run) -> bool:
+    """Whether a run's plant is known from its log alone."""
+    return run.about.get("simulator") is False
 
 
 def _readable(read: Callable[[Path], Any], path: Path) -> Any:
@@ -98,6 +105,8 @@ def _missing(run: Run, content: dict[str, Any]) -> list[str]:
         TRAJECTORIES_FILE: "no margins over time",
         CONSTRAINTS_FILE: "no constraints to show",
     }
+    if no_simulator(run):
+        del lost[TRAJECTORIES_FILE]
     if "data" in run.about:
         lost[DATA_FILE] = "the return of the data is not shown"
         if run.settings.get("ope_updates", 1):
@@ -114,6 +123,8 @@ def _accidents(run: Run, plant: PlantFacts) -> list[str]:
     """What somebody who ships this policy must know."""
     if not run.evals:
         return []
+    if no_simulator(run):
+        return _without_simulator(run)
     shipped, lines = part(run.evals[-1], "filtered"), []
     for limit, share in zip(plant.limits, shipped.get("violated") or (), strict=False):
         if limit.hard and share:
@@ -133,8 +144,53 @@ def _accidents(run: Run, plant: PlantFacts) -> list[str]:
     return lines
 
 
+def _without_simulator(run: Run) -> list[str]:
+    stops = part(run.evals[-1], "filter").get("emergencies") or 0.0
+    lines = [
+        "There is no simulator of this plant: no number here is a true score. Returns are "
+        "off-policy estimates, and what the filter does is told of logged situations alone."
+    ]
+    if stops > 0.05:
+        lines.append(
+            f"In {percent(stops)} % of logged situations the filter finds no safe action by its "
+            "learned model and takes the emergency action: give limits more room, log more, or "
+            "name another emergency action."
+        )
+    return lines
+
+
+def _estimates(run: Run) -> list[Fact]:
+    """Headline numbers of a run that was never tried in a plant."""
+    last = run.evals[-1]
+    known, asked = part(last, "estimate"), part(last, "filter")
+    low, high = (number(known.get(end)) for end in ("low", "high"))
+    acts, stops = percent(asked.get("interventions")), percent(asked.get("emergencies"))
+    doubts = last.get("doubts")
+    said = f"from {low} to {high}; discounted, from the log alone"
+    return [
+        ("estimated return", number(known.get("value")), "", said),
+        ("doubts", str(doubts if doubts is not None else "?"), "", "see: from the data alone"),
+        ("leaves the data in", percent(last.get("outside")), "% of situations", "the log: 5 %"),
+        ("filter would act in", acts, "% of situations", f"in {stops} % by the emergency action"),
+    ]
+
+
+def _estimated(run: Run) -> Part:
+    """Estimated returns in the course of training."""
+    rows = [row for row in run.evals if part(row, "estimate")]
+    if len(rows) < 2:
+        return None
+    ends = [column([part(row, "estimate") for row in rows], n) for n in ("value", "low", "high")]
+    line = Series("estimate, 95 %", column(rows, "steps"), *ends, color=charts.FILTERED, dots=True)
+    mean = [("logged data", rows[-1]["logged_return"])] if "logged_return" in rows[-1] else []
+    chart = line_chart([line], charts.unit_of_steps(run), "discounted return", references=mean)
+    caption = "Estimated from the log alone, after so many updates; nothing was tried in a plant."
+    return page.section("Estimated return", page.figure(chart, caption))
+
+
 def _facts(run: Run, plant: PlantFacts, logged: Log | None) -> list[Fact]:
-    items = _scores(run, plant) if run.evals else []
+    of_evals = _estimates(run) if no_simulator(run) and run.evals else None
+    items = of_evals or (_scores(run, plant) if run.evals else [])
     if logged is not None:
         best = f"of {len(logged.returns):,} episodes; the best {number(logged.returns.max())}"
         mean = number(logged.returns.mean())
@@ -230,8 +286,9 @@ def _data(run: Run, logged: Log | None) -> Part:
 def _commands(run: Run) -> Part:
     if not run.has_checkpoint:
         return None
+    again = "Estimate it again" if no_simulator(run) else "Try it in the plant again"
     lines = (
-        ("Try it in the plant again", ["worldloom", "eval", str(run.path)]),
+        (again, ["worldloom", "eval", str(run.path)]),
         ("Ship it with its filter", ["worldloom", "export", str(run.path)]),
     )
     parts = [[page.heading(name), page.command(shlex.join(line))] for name, line in lines]

@@ -151,6 +151,11 @@ class PlantWorld:
     suite = "plant"  # that trains it, wherever it is defined
 
     @property
+    def simulated(self) -> bool:
+        """Whether it can be played in; a plant that is known from its log alone cannot."""
+        return getattr(self.plant, "simulated", True)
+
+    @property
     def spec(self) -> EnvSpec:
         return EnvSpec(
             name=self.plant.name,

@@ -25,6 +25,8 @@ from worldloom.nn.policy import PolicyState
 from worldloom.replay import dataset_files
 from worldloom.replay.dataset import Dataset
 from worldloom.suites.plant.datasets import log_data
+from worldloom.suites.plant.description import WORLD_FILE, LoggedPlant
+from worldloom.suites.plant.description import load as load_description
 from worldloom.suites.plant.evaluate import PlantEvaluator, save_trajectories
 from worldloom.suites.plant.filtering import behind_filter, filter_outcomes
 from worldloom.suites.plant.ope import OPE_FILE, OPE_KEY, off_policy_evaluation
@@ -52,8 +54,16 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
                 f"{config.env}: {name} is for algorithms that learn in the plant, and "
                 f"{config.algo} learns from logged data; use ppo, sac or td3"
             )
-    env = suites.make(config.env, **config.world)
+    described = None if folder is None else Path(folder) / WORLD_FILE
+    if described is not None and described.is_file():  # a run's own copy
+        env = load_description(described)
+    else:
+        env = suites.make(config.env, **config.world)
     world = plant_of(env, config.env)
+    if isinstance(world.plant, LoggedPlant):
+        from worldloom.suites.plant.logged_problem import make_logged_problem
+
+        return make_logged_problem(config, env, folder)
     # A run's own constraints, what is named, or the plant's limits.
     path = settings.constraints if folder is None else str(Path(folder) / CONSTRAINTS_FILE)
     text = constraint_text(world) if path is None else read_text(path)
@@ -127,6 +137,11 @@ def load_data(config: TrainConfig, env: PureEnv, folder: Path | None = None) -> 
         about = {"env": config.env, "options": dict(config.world)}
         return log_data(env, settings.dataset, settings.data_steps, settings.data_seed, **about)
     path = settings.dataset if folder is None else str(Path(folder) / DATA_FILE)
+    if Path(path).suffix != ".npz":
+        raise ValueError(
+            f"{config.env}: dataset={path}; a plant by name learns from npz files: convert it by "
+            "`worldloom data convert`, or describe your plant (`worldloom data describe --plant`)"
+        )
     read = recorded_data(path, env, Networks())
     assert read is not None
     return read()

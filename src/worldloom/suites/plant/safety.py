@@ -38,11 +38,15 @@ def constraints_for(
 
 
 def constraints_in(
-    text: str, source: str, world: PlantWorld, backup: Callable[[Array], Array] | None = None
+    text: str,
+    source: str,
+    world: PlantWorld,
+    backup: Callable[[Array], Array] | None = None,
+    model: Callable[[Array, Array], Array] | None = None,
 ) -> SafetyConstraints:
-    """The constraints in a file's text, checked against the plant's signals, with its known model.
+    """The constraints in a file's text, checked against the plant's signals, with its model.
 
-    source: where the text is from, which errors name.
+    source: where the text is from, which errors name. model: in place of the plant's known one.
     """
     plant = world.plant
     made = parse_constraints(
@@ -50,7 +54,7 @@ def constraints_in(
         source,
         plant.observation,
         plant.action,
-        world.model(),
+        model or world.model(),
         backup=backup,
         loops=without_memory(world) if plant.loops else None,
         step_seconds=plant.step_seconds,
@@ -73,6 +77,7 @@ def constraint_text(
     trip: bool = False,
     lookahead: int | None = None,
     latch_after: int | None = None,
+    disturbance: Mapping[str, float] | None = None,
 ) -> str:
     """What a plant's limits and its known model amount to, as the text of a constraint file.
 
@@ -87,7 +92,8 @@ def constraint_text(
     no lookahead may fall short of; none for a plant with a `gamma` of its own. latch_after:
     emergencies in a row until the stop stays, 0: never; by default as many as the lookahead has
     steps, within which the plant should have recovered, and 0 for a plant that no constant action
-    keeps: a latched stop would lose it.
+    keeps: a latched stop would lose it. disturbance: of barriers, by signal: how far its model may
+    err in a step.
     reserve: the share of a signal's range by which barriers and lookahead stay away from its hard
     limits, for what the model does not know; with 0, a plant that is disturbed at the very edge
     crosses it.
@@ -120,7 +126,9 @@ def constraint_text(
         kept = reserve * ranges[limit.signal] * limit.hard
         bound = bound - kept if limit.kind == "at_most" else bound + kept
         row += f"{bound:.9g} {units[limit.signal]}".rstrip()
-        parts["barriers"].append(f"{row}, hard: {hard}, gamma: {gamma:.9g}}}")
+        err = (disturbance or {}).get(limit.signal, 0.0)
+        doubt = f", disturbance: {err:.6g} {units[limit.signal]}".rstrip() if err else ""
+        parts["barriers"].append(f"{row}, hard: {hard}, gamma: {gamma:.9g}{doubt}}}")
         if lookahead and limit.hard:
             parts["lookahead"].append(f"{row}}}")
     for key, rows in parts.items():

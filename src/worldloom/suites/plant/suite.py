@@ -1,5 +1,6 @@
 """The plant suite: industrial control, learned from logged data or online, with a safety filter."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +14,33 @@ from worldloom.training.suite import Suite, World, usual_parts
 DataQuality = Literal["expert", "medium", "mixed", "random"]
 DATA_QUALITIES: tuple[DataQuality, ...] = get_args(DataQuality)
 
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+
+
+def is_data(source: str) -> bool:
+    """Whether a text is the path of a file of data, or the id of a Minari dataset."""
+    known = Path(source).suffix.lower() in (".npz", *TABLES)
+    return known or bool(re.search(r"[/\\]|-v\d+$", source))
+
 
 @dataclass(frozen=True)
 class PlantSettings:
     """What runs of plants take beyond the common settings.
 
     Offline algorithms learn from `dataset`: what a scripted controller of that quality logs in
-    `data_steps` rows, or an npz file. Online ones learn in the plant, from the policy of an
-    offline run if `init_from` names one.
+    `data_steps` rows, or a file. Online ones learn in the plant, from the policy of an offline run
+    if `init_from` names one.
     """
 
     CADENCE: ClassVar[tuple[str, ...]] = ("ope_updates",)
     TASK: ClassVar[tuple[str, ...]] = ("constraints",)  # what decides the meaning of a score
 
-    dataset: str = "medium"  # expert, medium, mixed, random (a scripted controller), or FILE.npz
+    dataset: str = "medium"  # expert, medium, mixed, random (a scripted controller), or a file
     data_steps: int = 100_000  # rows that a scripted controller logs
     data_seed: int = 0
     constraints: str | None = None  # a YAML file; without one, what the plant's limits amount to
     ope_updates: int = 10_000  # of fitted Q evaluation at the end; 0: no off-policy estimates
+    model_updates: int = 10_000  # of the model that the filter of a plant without simulator has
     filter_training: bool = False  # online: whether the safety filter stands before the plant
     init_from: str | None = None  # online: the folder of an offline run to start from
 
@@ -38,12 +48,14 @@ class PlantSettings:
         for name in ("dataset", "constraints", "init_from"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, str(getattr(self, name)))
-        check_fields("plant", self, at_least={"data_steps": 1, "ope_updates": 0})
+        check_fields(
+            "plant", self, at_least={"data_steps": 1, "ope_updates": 0, "model_updates": 1}
+        )
         check_seed(self.data_seed)
-        if self.dataset not in DATA_QUALITIES and Path(self.dataset).suffix != ".npz":
+        if self.dataset not in DATA_QUALITIES and not is_data(self.dataset):
             raise ValueError(
                 f"plant: dataset={shown(self.dataset)}; use {', '.join(DATA_QUALITIES)}, or the "
-                "path of an npz file (`worldloom data` makes, checks and describes them)"
+                "path of an npz file (of a plant described in YAML also csv, parquet, Minari)"
             )
 
 
@@ -106,4 +118,5 @@ SUITE = Suite(
             "make, check and describe logged data of a plant",
         )
     },
+    definition=(("signals", "actuators"), "worldloom.suites.plant.description:load"),
 )
