@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 # Peers of the benchmarks, in environments of their own: benchmarks/peers*.txt.
-PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax
+PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax .venv-peers-serving
 # The PyTorch that pyproject.toml pins. On Linux by the label of builds without CUDA, which are a
 # tenth of the download: where there is none, pip says so at once and fetches nothing.
 TORCH := $(shell sed -n 's/^torch = \["\(torch==[^"]*\)"\].*/\1/p' pyproject.toml)

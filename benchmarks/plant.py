@@ -90,7 +90,9 @@ class Sizes:
     filtered: tuple[str, ...] = ("linear", "reactor", "shipped", "accepted")
     # Serving
     served_updates: int = 2_000
-    load_seconds: float = 20.0
+    load_seconds: float = 10.0
+    rounds: int = 5  # of each server, ours and others'
+    round_seconds: float = 5.0
     connections: int = 32
     kills: int = 20
 
@@ -127,6 +129,8 @@ QUICK = Sizes(
     filtered=("linear",),
     served_updates=2,
     load_seconds=0.5,
+    rounds=1,
+    round_seconds=0.5,
     connections=2,
     kills=1,
 )
@@ -327,16 +331,25 @@ def safety(sizes: Sizes, record: Record) -> None:
 
 
 def serving(sizes: Sizes, record: Record) -> None:
-    """A trained policy behind HTTP: its capacity, and its log after kills under load."""
-    from benchmarks import plant_serving
+    """A trained policy behind HTTP: beside others' servers, its capacity, its log after kills."""
+    from benchmarks import plant_serving, plant_serving_compared
 
     with tempfile.TemporaryDirectory(prefix="worldloom-plant-") as temporary:
-        bundle = served_bundle(Path(temporary), sizes)
+        bundle, model = served_bundle(Path(temporary), sizes), Path(temporary) / "policy.onnx"
         record.note("  the bundle is written")
+        compared = plant_serving_compared.compared(
+            bundle,
+            model,
+            plant_serving_compared.bare_policy(Path(temporary) / "run", model, sizes.connections),
+            seconds=sizes.round_seconds,
+            rounds=sizes.rounds,
+            note=record.note,
+        )
+        record.result["ratios"] |= plant_serving_compared.figures(compared)
         capacity = plant_serving.capacity(
             bundle, connections=sizes.connections, seconds=sizes.load_seconds
         )
-        raw = record.result["raw"]["serving"] = dict(capacity)
+        raw = record.result["raw"]["serving"] = capacity | {"compared": compared}
         raw["errors"] = sum(capacity["errors"].values())
         record.note(
             f"  {capacity['requests_per_second']:,.0f} requests/s, half within "

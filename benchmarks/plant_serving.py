@@ -3,7 +3,6 @@
 The server is another process; requests come from this one, over kept-alive connections on loopback.
 """
 
-import asyncio
 import json
 import os
 import secrets
@@ -11,15 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
+from benchmarks.load import Load, ask, drive, requests
 from worldloom.serving.segments import groups, segments_of
 
 WORLDLOOM = (sys.executable, "-m", "worldloom")
@@ -47,7 +46,7 @@ class Server:
         if not told:
             self._end()
             raise RuntimeError(f"the server did not start: {self.noise.read_text()[-2000:]}")
-        self.url = json.loads(told)["url"]
+        self.url, self.pid = json.loads(told)["url"], self._process.pid
 
     def __enter__(self) -> "Server":
         return self
@@ -76,61 +75,8 @@ class Server:
 # Clients -----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Load:
-    """What clients saw."""
-
-    seconds: list[float] = field(default_factory=list)  # of every answer
-    acknowledged: dict[int, str] = field(default_factory=dict)  # record's number -> its hash
-    errors: dict[str, int] = field(default_factory=dict)
-    late: int = 0  # answers that are emergency actions because time ran out
-    emergencies: int = 0  # emergency actions for whatever reason
-    took: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Answers a second."""
-        return len(self.seconds) / self.took if self.took else 0.0
-
-    def percentile(self, share: float) -> float:
-        """Milliseconds within which this share of the answers came."""
-        return 1e3 * float(np.percentile(self.seconds, share)) if self.seconds else float("nan")
-
-    def wrong(self, what: str) -> None:
-        self.errors[what] = self.errors.get(what, 0) + 1
-
-
-class Connection:
-    """One kept-alive HTTP connection."""
-
-    def __init__(self, url: str, token: str):
-        address = urlsplit(url)
-        self._host, self._port = address.hostname, address.port
-        self._head = f"Host: {address.netloc}\r\nAuthorization: Bearer {token}\r\n"
-
-    async def open(self) -> "Connection":
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        return self
-
-    async def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """The status and the body of the answer to a request."""
-        head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
-        self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        answer = await self._reader.readuntil(b"\r\n\r\n")
-        status = int(answer[9:12])
-        length = 0
-        for line in answer.lower().split(b"\r\n"):
-            if line.startswith(b"content-length:"):
-                length = int(line[15:])
-        return status, await self._reader.readexactly(length)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-async def load(
-    url: str,
-    token: str,
+def load(
+    server: Server,
     *,
     connections: int,
     seconds: float,
@@ -138,64 +84,33 @@ async def load(
     into: Load | None = None,
     to_a_plant: int = 1,
 ) -> Load:
-    """Asks for actions for a while; ends early when the server does.
+    """Asks a server of ours for actions for a while; ends early when the server does.
 
-    rate: requests a second of all together, at times that do not wait for answers, from which
-    latencies then count; None: each asks again as soon as it is answered. into: where what is seen
-    is noted while it happens. to_a_plant: connections that ask for one plant, in turn.
+    Observations are near the middle of their ranges. to_a_plant: connections that ask for one
+    plant, in turn. The rest as in `drive`.
     """
-    first = await Connection(url, token).open()
-    status, body = await first.send("GET", "/policy")
+    status, body = ask(server.url, "GET", "/policy", server.token)
     if status != 200:
-        raise RuntimeError(f"{url}/policy answers {status}: {body[:200]!r}")
-    first.close()
+        raise RuntimeError(f"{server.url}/policy answers {status}: {body[:200]!r}")
     policy = json.loads(body)
-    signals = policy["signals"]["observation"]
-    clients = [await Connection(url, token).open() for _ in range(connections)]
-    found = Load() if into is None else into
-    loop = asyncio.get_running_loop()
-    start = loop.time()
+    observations = _middling(policy["signals"]["observation"], connections)
+    plants = [
+        requests(
+            server.url,
+            "/act",
+            server.token,
+            {"plant": f"plant-{number // to_a_plant}", "previous": policy["emergency_action"]},
+            observations[number],
+        )
+        for number in range(connections)
+    ]
+    return drive(server.url, plants, seconds=seconds, rate=rate, into=into)
 
-    async def ask(number: int) -> None:
-        plant = {"plant": f"plant-{number // to_a_plant}", "previous": policy["emergency_action"]}
-        luck = np.random.default_rng(number)
-        low, high = (np.asarray([s[end] for s in signals]) for end in ("low", "high"))
-        middle, wide = (low + high) / 2.0, (high - low) / 20.0
-        bodies = [
-            json.dumps(plant | {"observation": row.tolist()}).encode()
-            for row in middle + wide * luck.uniform(-1.0, 1.0, (64, len(signals)))
-        ]
-        sent = 0
-        while True:
-            now = loop.time()
-            if rate is None:
-                due = now
-            else:
-                due = start + (number + sent * connections) / rate
-                if due > now:
-                    await asyncio.sleep(due - now)
-            if due >= start + seconds:
-                return
-            try:
-                status, body = await clients[number].send("POST", "/act", bodies[sent % 64])
-            except (OSError, asyncio.IncompleteReadError):
-                found.wrong("connection lost")
-                return
-            sent += 1
-            if status != 200:
-                found.wrong(f"status {status}")
-                continue
-            answer = json.loads(body)
-            found.seconds.append(loop.time() - due)
-            found.acknowledged[answer["record"]["seq"]] = answer["record"]["hash"]
-            found.late += answer["late"]
-            found.emergencies += answer["emergency"]
 
-    await asyncio.gather(*(ask(number) for number in range(connections)))
-    found.took = loop.time() - start
-    for client in clients:
-        client.close()
-    return found
+def _middling(signals: Sequence[Mapping[str, Any]], connections: int) -> np.ndarray:
+    low, high = (np.asarray([s[end] for s in signals]) for end in ("low", "high"))
+    noise = np.random.default_rng(0).uniform(-1.0, 1.0, (connections, 64, len(signals)))
+    return (low + high) / 2.0 + (high - low) / 20.0 * noise
 
 
 # Logs --------------------------------------------------------------------------------------------
@@ -238,22 +153,19 @@ def capacity(
         options = ["--fsync", fsync, "--rate", "1e6", "--burst", "1000000"]
         with Server(bundle, log, options) as server:
 
-            def run(rate: float | None, length: float) -> Load:
-                found = asyncio.run(
-                    load(
-                        server.url, server.token, connections=connections, seconds=length, rate=rate
-                    )
-                )
-                answered.update(found.acknowledged)
-                return found
+            def run(rate: float | None, length: float) -> tuple[Load, dict[str, Any]]:
+                found = load(server, connections=connections, seconds=length, rate=rate)
+                tally = found.tally()
+                answered.update(tally["acknowledged"])
+                return found, tally
 
             run(None, 1.0)  # the first requests are no measure
-            peak = run(None, seconds)
-            best, sustained = peak, False
+            peak, of_peak = run(None, seconds)
+            best, tally, sustained = peak, of_peak, False
             for share in SHARES:
-                best = run(share * peak.rate, seconds)
+                best, tally = run(share * peak.rate, seconds)
                 kept_up = best.rate > 0.98 * share * peak.rate
-                sustained = kept_up and not best.errors and not best.late
+                sustained = kept_up and not best.errors and not tally["late"]
                 if sustained:
                     break
             code = server.stop()
@@ -264,15 +176,15 @@ def capacity(
             "p50_ms": best.percentile(50),
             "p99_ms": best.percentile(99),
             "errors": best.errors,
-            "late": best.late,
-            "emergencies": best.emergencies,
+            "late": tally["late"],
+            "emergencies": tally["emergencies"],
             "sustained": sustained,
             "closed_loop": {
                 "requests_per_second": peak.rate,
                 "p50_ms": peak.percentile(50),
                 "p99_ms": peak.percentile(99),
                 "errors": peak.errors,
-                "late": peak.late,
+                "late": of_peak["late"],
             },
             "connections": connections,
             "fsync": fsync,
@@ -310,8 +222,8 @@ def killed(
             with Server(bundle, log, ["--fsync", fsync]) as server:
                 if acknowledged:
                     _judge(log, unsound)
-                found = asyncio.run(_load_and_kill(server, connections, luck.uniform(*seconds)))
-            acknowledged.update(found.acknowledged)
+                found = load_and_kill(server, connections, luck.uniform(*seconds))
+            acknowledged.update(found.tally()["acknowledged"])
         with Server(bundle, log) as server:
             code = server.stop()
         found = _judge(log, unsound)
@@ -353,21 +265,24 @@ def wedged(
         options = ["--fsync", fsync, "--deadline", str(deadline), "--rate", "1e6"]
         with Server(bundle, log, [*options, "--burst", "1000000"]) as server:
             for _ in range(rounds):
-                ask = {"connections": clients, "seconds": seconds, "to_a_plant": to_a_plant}
-                asyncio.run(load(server.url, server.token, into=total, **ask))
-                alone = asyncio.run(
-                    load(server.url, server.token, connections=1, seconds=0.5, to_a_plant=1)
+                load(
+                    server,
+                    connections=clients,
+                    seconds=seconds,
+                    to_a_plant=to_a_plant,
+                    into=total,
                 )
-                unanswered += len(alone.seconds) == alone.late
-                unready += asyncio.run(_get(server, "/ready"))[0] != 200
-            text = asyncio.run(_get(server, "/metrics"))[1].decode()
+                alone = load(server, connections=1, seconds=0.5)
+                unanswered += len(alone.seconds) == alone.tally()["late"]
+                unready += ask(server.url, "GET", "/ready")[0] != 200
+            text = ask(server.url, "GET", "/metrics", server.token)[1].decode()
             restarts = [line for line in text.splitlines() if "loop_restarts_total{" in line]
             code = server.stop()
         sound = verify(log)
         return {
             "rounds": rounds,
             "answers": len(total.seconds),
-            "late": total.late,
+            "late": total.tally()["late"],
             "errors": total.errors,
             "dead_loops": sum(float(line.rsplit(" ", 1)[1]) for line in restarts),
             "unready": unready,
@@ -377,14 +292,6 @@ def wedged(
         }
 
 
-async def _get(server: Server, path: str) -> tuple[int, bytes]:
-    connection = await Connection(server.url, server.token).open()
-    try:
-        return await connection.send("GET", path)
-    finally:
-        connection.close()
-
-
 def _judge(log: Path, unsound: list[str]) -> dict[str, Any]:
     found = verify(log)
     if not found["sound"]:
@@ -392,18 +299,20 @@ def _judge(log: Path, unsound: list[str]) -> dict[str, Any]:
     return found
 
 
-async def _load_and_kill(server: Server, connections: int, after: float) -> Load:
+def load_and_kill(server: Server, connections: int, after: float) -> Load:
     """Asks until the server dies, which it does `after` seconds after its first answer."""
     found = Load()
-    asking = asyncio.create_task(
-        load(server.url, server.token, connections=connections, seconds=60.0, into=found)
+    asking = threading.Thread(
+        target=load,
+        args=[server],
+        kwargs={"connections": connections, "seconds": 60.0, "into": found},
     )
+    asking.start()
     start = time.perf_counter()
-    while time.perf_counter() - start < after and not asking.done():
-        await asyncio.sleep(0.01)
+    while time.perf_counter() - start < after and asking.is_alive():
+        time.sleep(0.01)
         if not found.seconds:
             start = time.perf_counter()
-    # In another thread: this one goes on taking in answers until the connections break.
-    await asyncio.to_thread(server.kill)
-    await asking
+    server.kill()  # the other thread takes in answers until the connections break
+    asking.join()
     return found

@@ -401,4 +401,16 @@ def _serving(raw: Any) -> page.Part:
         if name not in _SERVED and not isinstance(value, list | Mapping)
     }
     hero = page.group("hero", page.facts(items))
-    return page.section("Serving", hero, page.settings(others))
+    return page.section("Serving", hero, *_servers(raw.get("compared")), page.settings(others))
+
+
+def _servers(compared: Any) -> list[page.Part]:
+    """Our server beside others', which have neither filter nor record."""
+    compared = _mapping(compared)
+    names = ("requests_per_second", "p99_ms", "processor_ms_a_request")
+    columns = [_mapping(compared.get(name)) for name in names]
+    if not columns[0]:
+        return []
+    rows = [[server, *(column.get(server) for column in columns)] for server in columns[0]]
+    head = ["server", "requests/s", "99 % within, ms", "processor time a request, ms"]
+    return [page.heading("The same requests, in turn"), page.measured_table(head, rows)]

@@ -15,6 +15,7 @@ from benchmarks import (
     plant_safety,
     plant_scores,
     plant_serving,
+    plant_serving_compared,
     plant_speed,
 )
 from benchmarks.pages import plant as plant_bench
@@ -274,6 +275,12 @@ def test_serving_tells_capacity_and_what_kills_cost(monkeypatch, tmp_path):
     def killed(bundle, times):
         return {"kills": times, "lost": 0, "unsound": []}
 
+    def compared(bundle, model, observations, seconds, rounds, note):
+        rates = {"ours": 900.0, "fastapi": 450.0, "mosec": 900.0, "mosec_workers": 1800.0}
+        return {"requests_per_second": rates, "half_load": {"p99_ms": 7.0}}
+
+    monkeypatch.setattr(plant_serving_compared, "compared", compared)
+    monkeypatch.setattr(plant_serving_compared, "bare_policy", lambda *_: None)
     monkeypatch.setattr(plant, "served_bundle", lambda folder, sizes: tmp_path)
     monkeypatch.setattr(plant_serving, "capacity", capacity)
     monkeypatch.setattr(plant_serving, "killed", killed)
@@ -281,6 +288,9 @@ def test_serving_tells_capacity_and_what_kills_cost(monkeypatch, tmp_path):
     assert record.result["errors"] == {}
     raw = record.result["raw"]["serving"]
     assert (raw["errors"], raw["kills"], raw["lost_records"]) == (2, 20, 0)
+    ratios = record.result["ratios"]
+    assert (ratios["serving_vs_fastapi"], ratios["serving_vs_mosec"]) == (2.0, 0.5)  # its best
+    assert ratios["serving_p99_ms"] == 7.0
     assert "Serving" in html.page("", plant_bench.sections(record.result["raw"]))
 
 

@@ -147,6 +147,7 @@ def served(bundle, tmp_path_factory):
     uvicorn = pytest.importorskip("uvicorn")
     from worldloom.serving.connections import ConnectionLimits
     from worldloom.serving.controller import Controller, Limits
+    from worldloom.serving.direct import Direct
     from worldloom.serving.gate import GateRules
     from worldloom.serving.journal import Journal
     from worldloom.serving.serve import settings
@@ -154,14 +155,23 @@ def served(bundle, tmp_path_factory):
 
     running = []
 
-    def start(log=None, token=TOKEN, body_bytes=2000, fsync="none", connections=None, **limits):
+    def start(
+        log=None,
+        token=TOKEN,
+        body_bytes=2000,
+        fsync="none",
+        connections=None,
+        shadow=False,
+        **limits,
+    ):
         path = log or tmp_path_factory.mktemp("served") / "audit.jsonl"
-        controller = Controller(
-            bundle, Journal(path, fsync), Limits(**({"deadline": 5.0} | limits))
-        )
-        app = make_app(controller, GateRules(token, body_bytes, body_seconds=0.5))
+        allowed = Limits(**({"deadline": 5.0} | limits))
+        controller = Controller(bundle, Journal(path, fsync), allowed, shadow)
+        rules = GateRules(token, body_bytes, body_seconds=0.5)
+        app = make_app(controller, rules)
         allowed = ConnectionLimits(**(connections or {}))
-        server = uvicorn.Server(settings(app, allowed, port=0, log_level="error"))
+        way = Direct(controller, rules)
+        server = uvicorn.Server(settings(app, allowed, way, port=0, log_level="error"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
         thread.start()
         while not server.started:

@@ -9,16 +9,15 @@ from worldloom.serving.journal import Journal
 KNOWN = ("a", "b", "x", "busy", *(f"p{i}" for i in range(13)))
 
 
-def run(bundle, log, story, known=KNOWN, loop_factory=None, **limits):
+def run(bundle, log, story, known=KNOWN, loop_factory=None, shadow=False, **limits):
     """Runs `story(controller)`, a coroutine, with a controller that is open.
 
     known: plants whose actuators are known to be where the emergency action puts them.
     """
 
     async def whole():
-        controller = Controller(
-            bundle, Journal(log, "none"), Limits(**({"deadline": 5.0} | limits))
-        )
+        allowed = Limits(**({"deadline": 5.0} | limits))
+        controller = Controller(bundle, Journal(log, "none"), allowed, shadow)
         for name in known:
             controller.plants.find(name, time.monotonic()).known = True
         await controller.open()

@@ -3,10 +3,14 @@
 import contextlib
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("fastapi")
+
+from worldloom.serving.connections import ConnectionLimits, limited
+from worldloom.serving.direct import Head
 
 TOKEN = "a-token-for-the-tests"
 
@@ -95,3 +99,153 @@ def test_of_two_tokens_or_two_keys_none_counts(server):
                 assert part, answer
                 answer += part
         assert " 400 " in answer.splitlines()[0]
+
+
+# Without uvicorn ---------------------------------------------------------------------------------
+
+
+class Base:
+    """Stands in for uvicorn's protocol: notes what it is given."""
+
+    def __init__(self, later):
+        self.loop = SimpleNamespace(time=lambda: 0.0, call_later=later)
+        self.flow, self.cycle = SimpleNamespace(write_paused=False), None
+        self.connections, self.fed, self.closed = {self}, [], False
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.fed.append(data)
+
+    def shutdown(self):
+        self.closed = True
+
+    def _unset_keepalive_if_required(self):
+        pass
+
+
+class Transport:
+    """Notes what is written, and whether it reads."""
+
+    def __init__(self):
+        self.written, self.reading, self.closing = [], True, False
+
+    def write(self, data):
+        self.written.append(data)
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def is_closing(self):
+        return self.closing
+
+    def close(self):
+        self.closing = True
+
+
+class Plain:
+    """Takes `N:BODY` with a body of N bytes for a plain request; `answer` answers the last one."""
+
+    def read(self, data):
+        head, colon, body = data.partition(b":")
+        if not colon or len(body) > int(head):
+            return None
+        return Head(int(head), accepted=True), body
+
+    def take(self, request, answer):
+        self.answer = answer
+        return request[1] != b"refused"
+
+
+@pytest.fixture
+def plain():
+    """A protocol with a direct way, and what it would call later."""
+    later = []
+    way = Plain()
+    made = limited(Base, ConnectionLimits(), way)(lambda _, run, *args: later.append((run, args)))
+    made.connection_made(Transport())
+    made.way, made.patience = way, later
+    return made
+
+
+def test_plain_requests_never_reach_the_parser(plain):
+    for data in (b"3:abc", b"1:x"):
+        plain.data_received(data)
+        assert not plain.idle()
+        plain.way.answer(b"answer to " + data)
+        assert plain.idle()
+    assert plain.fed == []
+    assert plain.transport.written == [b"answer to 3:abc", b"answer to 1:x"]
+
+
+def test_what_is_not_taken_goes_to_the_parser_and_the_next_may_be_taken(plain):
+    plain.data_received(b"7:refused")
+    assert plain.fed == [b"7:refused"]
+    plain.data_received(b"1:x")
+    assert plain.fed == [b"7:refused"]
+
+
+@pytest.mark.parametrize("odd", [b"nothing plain", b"1:xy"])
+def test_after_anything_else_all_is_the_parsers(plain, odd):
+    for data in (odd, b"1:x"):
+        plain.data_received(data)
+    assert plain.fed == [odd, b"1:x"]
+
+
+def test_a_part_that_comes_while_the_parser_is_busy_is_the_parsers_with_its_rest(plain):
+    """Else the rest, in the middle of a body, could pass for a request."""
+    plain.cycle = SimpleNamespace(response_complete=False)
+    plain.data_received(b"7:abc")
+    plain.cycle.response_complete = True
+    plain.data_received(b"1:x")
+    plain.data_received(b"1:x")
+    assert plain.fed == [b"7:abc", b"1:x", b"1:x"]
+
+
+def test_a_body_may_come_after_its_head_but_not_for_ever(plain):
+    plain.data_received(b"3:")
+    plain.data_received(b"abc")
+    plain.way.answer(b"first")
+    plain.data_received(b"3:a")
+    run, args = plain.patience[-1]
+    run(*args)  # it has waited long enough
+    assert plain.fed == [b"3:a"]
+    plain.data_received(b"bc")
+    plain.data_received(b"1:x")
+    assert plain.fed == [b"3:a", b"bc", b"1:x"]
+    assert plain.transport.written == [b"first"]
+
+
+def test_a_body_in_three_pieces_is_the_parsers(plain):
+    for data in (b"3:", b"a", b"bc"):
+        plain.data_received(data)
+    assert plain.fed == [b"3:a", b"bc"]
+
+
+def test_what_comes_before_the_answer_waits_for_it(plain):
+    for data in (b"1:a", b"1:b", b"odd", b"1:c"):
+        plain.data_received(data)
+    assert (plain.fed, plain.transport.reading) == ([], False)
+    plain.way.answer(b"a")
+    plain.way.answer(b"b")
+    assert plain.transport.written == [b"a", b"b"]
+    assert (plain.fed, plain.transport.reading) == ([b"odd", b"1:c"], True)
+
+
+def test_a_server_that_ends_answers_first(plain):
+    plain.data_received(b"1:a")
+    plain.shutdown()
+    assert not plain.transport.closing
+    plain.way.answer(b"a")
+    assert (plain.transport.written, plain.transport.closing) == ([b"a"], True)
+
+
+def test_who_has_gone_is_not_written_to(plain):
+    plain.data_received(b"1:a")
+    plain.transport.closing = True
+    plain.way.answer(b"a")
+    assert plain.transport.written == []

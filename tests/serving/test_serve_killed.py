@@ -1,6 +1,5 @@
 """A server in a process of its own: it ends in good order, and loses nothing when it does not."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -33,16 +32,16 @@ def test_a_server_that_is_killed_under_load_loses_no_answer(
     for _ in range(2):
         options = ["--fsync", "none", "--segment-mb", megabytes]  # of 3 kB: a few answers each
         with plant_serving.Server(bundle_folder, log, options) as server:
-            found = asyncio.run(plant_serving._load_and_kill(server, 8, 0.3))
+            found = plant_serving.load_and_kill(server, 8, 0.3)
         assert len(found.seconds) > 10
-        acknowledged |= found.acknowledged
+        acknowledged |= found.tally()["acknowledged"]
     # A tail as a power failure would leave it, on top of what the kill left.
     with segments_of(log)[-1].path.open("ab") as file:
         file.write(b'{"seq":99999,"until":1')
     with plant_serving.Server(bundle_folder, log) as server:
-        load = asyncio.run(plant_serving.load(server.url, server.token, connections=4, seconds=0.3))
+        load = plant_serving.load(server, connections=4, seconds=0.3)
         assert not load.errors
-        acknowledged |= load.acknowledged
+        acknowledged |= load.tally()["acknowledged"]
         assert server.stop() == 0
     assert "torn off by a crash" in server.noise.read_text()
     assert list(tmp_path.glob("audit.jsonl.torn-*"))

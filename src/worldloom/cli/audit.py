@@ -1,4 +1,4 @@
-"""`worldloom audit verify LOG [BUNDLE]` and `worldloom audit replay LOG BUNDLE`."""
+"""`worldloom audit verify LOG [BUNDLE]`, `audit replay LOG BUNDLE` and `audit shadow LOG`."""
 
 import sys
 from collections.abc import Sequence
@@ -42,9 +42,19 @@ class Replay:
     """Print JSON instead of a table."""
 
 
+@dataclass
+class Shadow:
+    """compare what the policy proposed in shadow mode with what was executed"""
+
+    log: Log
+    """An audit log of `worldloom serve --shadow`, or a segment of one, to begin with that."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+
 def command(argv: Sequence[str]) -> int:
     """Hands the rest of the line to the command that it names; 1 where a log does not hold."""
-    return run_group("worldloom audit", {Verify: _verify, Replay: _replay}, argv)
+    return run_group("worldloom audit", {Verify: _verify, Replay: _replay, Shadow: _shadow}, argv)
 
 
 def _verify(args: Verify) -> int:
@@ -74,6 +84,35 @@ def _replay(args: Replay) -> int:
         problem = f"{result.different} records do not come out again; {result.first}"
         facts |= {"problem": problem, "sound": False}
     return _show(facts, args.json, f"{args.log}: {result.replayed} answers come out again {how}")
+
+
+def _shadow(args: Shadow) -> int:
+    from worldloom.serving.audit import facts_of
+    from worldloom.serving.shadow import shadow_report
+
+    result, found = shadow_report(args.log)
+    facts = facts_of(result)
+    if args.json or not facts["sound"]:
+        return _show(facts | {"shadow": found}, args.json, "")
+    if not found["answers"]:
+        raise ValueError(f"{args.log}: nothing was answered in shadow mode; serve with --shadow")
+    heads = ("mean", "mean_absolute", "p95", "largest", "share")
+    rows = [
+        [row["name"], row["unit"] or "1", row["compared"], *(_figure(row[name]) for name in heads)]
+        for row in found["actuators"]
+    ]
+    title = f"{args.log}: proposed less executed, {found['answers']} answers in shadow mode"
+    head = ["actuator", "unit", "compared", "mean", "mean size", "95 % within", "largest"]
+    console.table(title, [*head, "mean size / range"], rows)
+    console.facts(
+        "what the filter would have done",
+        {name: found[name] for name in ("intervened", "emergencies", "late")},
+    )
+    return 0
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _show(facts: dict[str, Any], as_json: bool, good: str) -> int:

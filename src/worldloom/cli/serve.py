@@ -56,6 +56,9 @@ def command(argv: list[str]) -> int:
         """Connections at most; beyond them, those without a request are closed."""
         idle: float = 10.0
         """Seconds that a connection may go without a request, or take over its headers."""
+        shadow: bool = False
+        """Look on: the operator's actions are executed and come with the requests (`executed`), the
+        policy's are compared with them, and none is answered as an action to execute."""
         json: bool = False
         """Print the address as JSON when it serves."""
 
@@ -75,6 +78,7 @@ def command(argv: list[str]) -> int:
         fsync=args.fsync,
         segment_mb=args.segment_mb,
         body_bytes=args.body_bytes,
+        shadow=args.shadow,
         limits=Limits(
             args.deadline, args.rate, args.burst, args.plants, args.waiting, args.forget_after
         ),
@@ -85,10 +89,12 @@ def command(argv: list[str]) -> int:
         console.end()
         if args.json:
             about = {"url": address, "pid": os.getpid(), "log": str(config.log)}
+            about |= {"shadow": True} if config.shadow else {}
             print(json.dumps(about), flush=True)
         elif not console.is_quiet():
             open_ = " without a token" if config.token is None else ""
-            text = f"serving {args.bundle} on {address}{open_}; records go to {config.log}"
+            how = "shadowing with" if config.shadow else "serving"
+            text = f"{how} {args.bundle} on {address}{open_}; records go to {config.log}"
             print(text, file=sys.stderr, flush=True)
 
     use_compilation_cache()

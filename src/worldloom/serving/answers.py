@@ -14,8 +14,11 @@ import numpy as np
 from worldloom.core.names import suggest
 from worldloom.serving.bundle import Bundle
 from worldloom.serving.records import PLANT
+from worldloom.serving.shadow import physical_gaps
 
 IDEMPOTENCY_KEY = r'[A-Za-z0-9._:-]{1,128}|"[A-Za-z0-9._:-]{1,128}"'
+_PLANT = re.compile(PLANT)
+LARGEST = float(np.finfo(np.float32).max)
 FLAGS = (
     "is_safe",
     "intervened",
@@ -81,7 +84,7 @@ def read_idempotency_key(value: str | None) -> str | None:
 def read_plant(content: Mapping[str, Any]) -> str:
     """The id of the plant that a request is about."""
     name = content["plant"]
-    if not isinstance(name, str) or not re.fullmatch(PLANT, name):
+    if not isinstance(name, str) or not _PLANT.fullmatch(name):
         raise BadField(
             "plant",
             "an id is up to 64 letters, digits, dots, dashes and underscores, and starts "
@@ -95,8 +98,11 @@ def read_observation(value: Any, signals: Sequence[Mapping[str, Any]]) -> np.nda
 
     A sensor that has failed is null, NaN or infinite: that is for the safety filter to answer.
     """
+    values = np.asarray(_values("observation", value, signals, missing=True))
+    if (np.abs(values) < LARGEST).all():
+        return values.astype(np.float32)
     with np.errstate(over="ignore"):  # too large for float32 is as good as infinite
-        return np.asarray(_values("observation", value, signals, missing=True)).astype(np.float32)
+        return values.astype(np.float32)
 
 
 def read_action(field: str, value: Any, signals: Sequence[Mapping[str, Any]]) -> np.ndarray:
@@ -128,6 +134,8 @@ def physical(action: Sequence[float], signals: Sequence[Mapping[str, Any]]) -> d
 def _values(
     field: str, value: Any, signals: Sequence[Mapping[str, Any]], *, missing: bool
 ) -> list[float]:
+    if type(value) is list and len(value) == len(signals) and set(map(type, value)) == {float}:
+        return value  # as most of them are
     names = [signal["name"] for signal in signals]
     if isinstance(value, dict):
         for name in value:
@@ -165,16 +173,22 @@ def act_answer(bundle: Bundle, kind: str, content: Mapping[str, Any]) -> dict[st
     """What a client hears of a record of kind act or emergency.
 
     action, proposed: in physical units; normalised: the action as the record has it, in [-1, 1].
+    In shadow mode the action is what the operator executed; `shadow` tells what would have been,
+    and what was proposed less what was executed.
     """
-    report = content.get("report")
+    report, executed = content.get("report"), content.get("executed")
+    action = content["action"] if executed is None else executed
     answer = {
         "plant": content["plant"],
         "step": content["memory"]["step"],
-        "action": physical(content["action"], bundle.action),
-        "normalised": content["action"],
+        "action": physical(action, bundle.action),
+        "normalised": action,
         "late": kind == "emergency",
         "stopped": content["after"]["latched"],
     }
+    if executed is not None:
+        filtered = physical(content["action"], bundle.action)
+        answer["shadow"] = {"action": filtered, "difference": physical_gaps(bundle.action, content)}
     if report is None:
         return answer | {"emergency": True, "reason": content["reason"], "drift": []}
     margins = [None if isinstance(x, str) else x for x in report["margins_after"]]
@@ -186,6 +200,12 @@ def act_answer(bundle: Bundle, kind: str, content: Mapping[str, Any]) -> dict[st
         "margins": dict(zip(bundle.rows, margins, strict=True)),
         "drift": content["drift"],
     }
+
+
+def outcome_answer(bundle: Bundle, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """`act_answer` of what a request led to, and where its record is."""
+    answer = act_answer(bundle, outcome["kind"], outcome["content"])
+    return answer | {"record": outcome["record"]}
 
 
 def plant_answer(bundle: Bundle, content: Mapping[str, Any]) -> dict[str, Any]:

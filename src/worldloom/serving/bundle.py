@@ -240,6 +240,14 @@ class Bundle(ProgramBundle):
         rows = {name: np.asarray(memory[name])[None] for name in MEMORY}
         return {name: x[0] for name, x in self.emergency(rows).items()}
 
+    def after_executed(self, memory: Rows, action: np.ndarray) -> Rows:
+        """The memory of one plant after somebody else executed an action (m,), limits or not.
+
+        What stood before is no stop any more, and an override stays: it is what is executed.
+        """
+        kept = {name: memory[name] for name in ("override", "overriding")}
+        return self.initial_memory(action) | kept | {"step": np.int32(memory["step"] + 1)}
+
     def warm(self) -> None:
         super().warm()
         self.after_emergency(self.initial_memory())

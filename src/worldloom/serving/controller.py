@@ -3,13 +3,16 @@
 * **In turn.** What concerns one plant is carried out one after the other, in the order of arrival;
   two requests of a plant are never in one batch. A request that comes twice with the same
   idempotency key is answered twice and carried out once.
-* **In batches.** Whatever waits when a batch is finished becomes the next one, padded to one of the
-  bundle's sizes.
+* **In batches.** Whatever waits when a batch is computed becomes the next one, padded to one of the
+  bundle's sizes. One batch is computed while the one before is written.
 * **In time.** A request that has no action when its deadline comes is answered with the emergency
   action that the plant's memory holds ready. Who comes first, the deadline or the batch, decides;
   the other one's result is not executed.
 * **On record.** The answer is sent, and the plant's memory advanced, after the record was written.
   If it cannot be written, no action is answered.
+
+In shadow mode somebody else controls the plants and says what was executed; policy and filter are
+asked all the same, what they say is on record beside it, and memories go on from what was executed.
 """
 
 import asyncio
@@ -21,45 +24,35 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from worldloom.serving.bundle import Bundle, Drift
-from worldloom.serving.changes import Change, Outcome, write_changes
+from worldloom.serving import health
+from worldloom.serving.act_texts import ActTexts
+from worldloom.serving.batches import Asked, Outcomes, compute, unwritten, write
+from worldloom.serving.bundle import Bundle
+from worldloom.serving.changes import (
+    Change,
+    Outcome,
+    Settle,
+    advance,
+    or_none,
+    read_outcome,
+    resolve,
+    write_changes,
+)
 from worldloom.serving.health import Loop, Recorder
 from worldloom.serving.journal import Journal
 from worldloom.serving.metrics import Metrics
-from worldloom.serving.plants import (
-    Limits,
-    Plant,
-    Plants,
-    Refused,
-    key_for,
-    overridden,
-    restarted,
-)
-from worldloom.serving.program import Rows, pad, stack
-from worldloom.serving.records import numbers, rows_of
+from worldloom.serving.plants import Limits, Plant, Plants, Refused, key_for, overridden, restarted
+from worldloom.serving.program import Rows
+from worldloom.serving.records import numbers
+from worldloom.serving.shadow import gaps
 from worldloom.training.machine import versions
 
 DRAIN_SECONDS = 10.0  # for answers that are under way when the server is told to stop
-
-
-@dataclass(eq=False)
-class _Asked:
-    """A request for an action, while it waits."""
-
-    plant: Plant
-    obs: np.ndarray
-    key: np.ndarray
-    memory: Rows
-    expires: float  # by the event loop's clock
-    about: dict[str, Any]  # what its record says besides
-    done: "asyncio.Future[Outcome]"
-    taken: bool = False  # by the batch or by the deadline: the first decides the answer
 
 
 class Controller:
@@ -69,32 +62,36 @@ class Controller:
     `failure` says why it has ended by itself, which `on_failure` is called for.
     """
 
-    def __init__(self, bundle: Bundle, journal: Journal, limits: Limits):
-        self.bundle, self.journal, self.limits = bundle, journal, limits
+    def __init__(self, bundle: Bundle, journal: Journal, limits: Limits, shadow: bool = False):
+        self.bundle, self.journal, self.limits, self.shadow = bundle, journal, limits, shadow
         self.metrics = Metrics()
         self.plants = Plants(bundle, limits)
         self.ready = False
         self.failure: str | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        names = [signal["name"] for signal in bundle.observation]
-        self._drift = Drift(bundle.manifest["drift"], names)
+        self._texts = ActTexts(bundle)
         self._seed = secrets.token_hex(8)
-        self._asked: deque[_Asked] = deque()  # not a queue: who has waited too long leaves it
+        self._asked: deque[Asked] = deque()  # not a queue: who has waited too long leaves it
         self._changes: asyncio.Queue[Change] = asyncio.Queue()
         self._new_asked = asyncio.Event()
+        self._writing: asyncio.Future[Outcomes] | None = None  # a batch
+        self._since: float | None = None  # that has been written since then
+        self._rows = 0  # of it
         self._held: set[asyncio.Task[Outcome]] = set()  # requests under way
+        self._direct: dict[Plant, Settle] = {}  # and those of `act_now`
         self._loops: list[Loop] = []
         self._claim = threading.Lock()
         self._recorder = Recorder(journal, {"policy": bundle.digest})
-        # One thread for batches, one for whatever must not wait for a batch.
-        self._batcher = ThreadPoolExecutor(1, "batch")
-        self._changer = ThreadPoolExecutor(1, "change")
+        # A thread to compute batches, one to write them, one for what must not wait for a batch.
+        names = ("batch", "write", "change")
+        self._batcher, self._writer, self._changer = (ThreadPoolExecutor(1, n) for n in names)
         self.plants.recover(journal.recovered.latest)
         note = {
             "seed": self._seed,
             "batch_sizes": list(bundle.batch_sizes),
             "versions": versions(),
             "signals": bundle.manifest["signals"],  # what numbers stand for, and their order
+            "shadow": shadow,
         }
         self._recorder.note("start", note)
 
@@ -117,13 +114,15 @@ class Controller:
         self.ready = False
         if not self._loops:
             return
-        if self._held:
-            await asyncio.wait(self._held, timeout=DRAIN_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._held or self._direct:
+                    await asyncio.sleep(0.01)
         for loop in self._loops:
             await loop.close()
         self._loops = []
-        self._batcher.shutdown()
-        self._changer.shutdown()
+        for thread in (self._batcher, self._writer, self._changer):
+            thread.shutdown()
         if self.journal.broken is None and self.failure is None:
             try:
                 self._recorder.note("stop")
@@ -139,6 +138,8 @@ class Controller:
         self.failure, self.ready = why, False
         for task in self._held:
             task.cancel()
+        for plant in list(self._direct):
+            self._left(plant, Refused(503, why, 5.0))
         self.on_failure()
 
     # Whether it answers --------------------------------------------------------------------------
@@ -146,6 +147,8 @@ class Controller:
     async def problem(self) -> str | None:
         """Why requests are not answered as they should be; None: they are."""
         stopped = [problem for loop in self._loops if (problem := loop.problem())]
+        if self._since is not None and time.monotonic() - self._since > health.STUCK_SECONDS:
+            stopped.append(f"a batch is being written for more than {health.STUCK_SECONDS:g} s")
         if self.failure is not None or stopped:
             return self.failure or stopped[0]
         return await self._recorder.problem()
@@ -156,7 +159,7 @@ class Controller:
             "worldloom_ready": float(self.ready and problem is None),
             "worldloom_plants": len(self.plants),
             "worldloom_plants_latched": self.plants.latched(),
-            "worldloom_waiting": len(self._held),
+            "worldloom_waiting": self._waiting(),
             "worldloom_log_records": self.journal.seq + 1,
             "worldloom_log_bytes": self.journal.size,
         }
@@ -169,10 +172,12 @@ class Controller:
         obs: np.ndarray,
         previous: np.ndarray | None = None,
         idempotency_key: str | None = None,
+        executed: np.ndarray | None = None,
     ) -> Outcome:
         """The answer for a plant that is observed as obs (n,).
 
-        previous (m,): where the actuators of a plant are that is not known yet.
+        previous (m,): where the actuators of a plant are that is not known yet. executed (m,): in
+        shadow mode, what the operator did; an override says it as well.
         """
         arrived = asyncio.get_running_loop().time()
 
@@ -184,23 +189,51 @@ class Controller:
                     raise Refused(409, f"{text}; use a new one")
                 return earlier
             if not plant.known:
-                _require(plant, previous)
+                plant.require(previous)
                 await self._reset(plant, previous)
-            outcome = await self._ask(plant, obs, arrived, idempotency_key)
-            plant.remember(idempotency_key, outcome)
-            self.metrics.seconds.observe(asyncio.get_running_loop().time() - arrived)
-            self.metrics.answered(outcome["content"])
-            return outcome
+            done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            settle = partial(resolve, done)
+            real = plant.executed(executed) if self.shadow else None
+            self._ask(plant, obs, arrived, idempotency_key, settle, real)
+            outcome = advance(plant, await done)
+            self._answered(plant, outcome, arrived, idempotency_key)
+            return read_outcome(outcome)
 
         return await self._in_turn(name, run, previous is not None)
+
+    def act_now(
+        self, name: str, obs: np.ndarray, tell: Settle, idempotency_key: str | None = None
+    ) -> bool:
+        """`act` without a task, for a plant that is known and free: `tell` hears what came of it.
+
+        False: nothing was done; use `act`.
+        """
+        arrived = asyncio.get_running_loop().time()
+        if self.shadow or not self.ready or self._waiting() >= self.limits.waiting:
+            return False
+        plant = self.plants.free(name, arrived, idempotency_key)
+        if plant is None:
+            return False
+
+        def settle(outcome: Outcome | Exception) -> None:
+            try:
+                if isinstance(outcome, dict):
+                    self._answered(plant, advance(plant, outcome), arrived, idempotency_key)
+            except Exception as error:
+                outcome = error
+            self._left(plant, outcome)
+
+        self._direct[plant] = tell
+        self._ask(plant, obs, arrived, idempotency_key, settle)
+        return True
 
     async def override(self, name: str, action: np.ndarray | None) -> Outcome:
         """Sets an action (m,) that is asked for in place of the policy's, or clears it (None)."""
 
         async def run(plant: Plant) -> Outcome:
-            _require(plant, None)
+            plant.require(None)
             after = partial(overridden, plant.memory, action)
-            return await self._change("override", plant, {"action": _or_none(action)}, after)
+            return await self._change("override", plant, {"action": or_none(action)}, after)
 
         return await self._in_turn(name, run)
 
@@ -208,7 +241,7 @@ class Controller:
         """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
 
         async def run(plant: Plant) -> Outcome:
-            _require(plant, previous)
+            plant.require(previous)
             return await self._reset(plant, previous)
 
         return await self._in_turn(name, run, previous is not None)
@@ -221,8 +254,8 @@ class Controller:
         """Runs what concerns a plant; begins: it says where the actuators of a new one are."""
         if not self.ready:
             raise Refused(503, self.failure or "the server is stopping", 5.0)
-        if len(self._held) >= self.limits.waiting:
-            raise Refused(503, f"{len(self._held)} requests wait already", 1.0)
+        if self._waiting() >= self.limits.waiting:
+            raise Refused(503, f"{self._waiting()} requests wait already", 1.0)
         now = asyncio.get_running_loop().time()
         silent = self.plants.to_forget(name, now) if begins else None
         if silent is not None:
@@ -250,6 +283,27 @@ class Controller:
             raise Refused(503, self.failure or "the server is stopping", 5.0)
         return task.result()
 
+    def _waiting(self) -> int:
+        return len(self._held) + len(self._direct)
+
+    def _left(self, plant: Plant, outcome: Outcome | Exception) -> None:
+        """Ends a request of `act_now`, once."""
+        tell = self._direct.pop(plant, None)
+        if tell is not None:
+            plant.turn.leave()
+            self.plants.leave(plant)
+            tell(outcome)
+
+    def _answered(
+        self, plant: Plant, outcome: Outcome, arrived: float, idempotency_key: str | None
+    ) -> None:
+        if idempotency_key is not None:
+            plant.remember(idempotency_key, read_outcome(outcome))
+        self.metrics.seconds.observe(asyncio.get_running_loop().time() - arrived)
+        self.metrics.answered(outcome["counted"], outcome["drift"])
+        if self.shadow:
+            self.metrics.shadowed(gaps(self.bundle.action, read_outcome(outcome)["content"]))
+
     async def _forget(self, plant: Plant) -> Outcome:
         """Frees the slot of a plant that was not heard of: on record, it starts anew."""
         place = np.asarray(self.bundle.manifest["emergency"], np.float32)
@@ -259,46 +313,56 @@ class Controller:
 
     async def _reset(self, plant: Plant, previous: np.ndarray | None, **about: Any) -> Outcome:
         after = partial(restarted, self.bundle, plant.memory, previous)
-        return await self._change("reset", plant, {"previous": _or_none(previous)} | about, after)
+        return await self._change("reset", plant, {"previous": or_none(previous)} | about, after)
 
-    async def _ask(
-        self, plant: Plant, obs: np.ndarray, arrived: float, idempotency_key: str | None
-    ) -> Outcome:
+    def _ask(
+        self,
+        plant: Plant,
+        obs: np.ndarray,
+        arrived: float,
+        idempotency_key: str | None,
+        settle: Settle,
+        executed: np.ndarray | None = None,
+    ) -> None:
+        """Puts a plant's question where the next batch finds it; its deadline begins to run."""
         loop = asyncio.get_running_loop()
         key = key_for(self._seed, plant.name, int(plant.memory["step"]))
-        about = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
+        about: dict[str, Any] = {} if executed is None else {"executed": numbers(executed)}
+        if idempotency_key is not None:
+            about["idempotency_key"] = idempotency_key
         expires = arrived + self.limits.deadline
-        asked = _Asked(plant, obs, key, plant.memory, expires, about, loop.create_future())
+
+        def settled(outcome: Outcome | Exception) -> None:
+            timer.cancel()
+            settle(outcome)
+
+        asked = Asked(plant, obs, key, plant.memory, plant.text, expires, about, settled, executed)
         # For a time that is past already, uvloop gives a handle that knows no time: only cancel it.
         timer = loop.call_at(expires, self._expire, asked, "deadline")
         self._asked.append(asked)
-        self._new_asked.set()
-        try:
-            return _advance(plant, await asked.done)
-        finally:
-            timer.cancel()
+        if not self._too_few():
+            self._new_asked.set()
 
     async def _change(
         self, kind: str, plant: Plant, content: dict[str, Any], after: Callable[[], Rows]
     ) -> Outcome:
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._changes.put_nowait(Change(kind, plant, content, after, done))
-        return _advance(plant, await done)
+        self._changes.put_nowait(Change(kind, plant, content, after, partial(resolve, done)))
+        return advance(plant, await done)
 
     # In time -------------------------------------------------------------------------------------
 
-    def _take(self, asked: _Asked) -> bool:
+    def _take(self, asked: Asked) -> bool:
         """Whether the caller is the first, who decides the answer."""
         with self._claim:
             first, asked.taken = not asked.taken, True
         return first
 
-    def _expire(self, asked: _Asked, reason: str) -> None:
+    def _expire(self, asked: Asked, reason: str) -> None:
         if not self._take(asked):
             return
         with contextlib.suppress(ValueError):  # it may be in a batch already
             self._asked.remove(asked)
-
         content = {
             "obs": numbers(asked.obs),
             "key": numbers(asked.key),
@@ -306,78 +370,65 @@ class Controller:
             "action": numbers(asked.memory["fallback"]),
         }
         after = partial(self.bundle.after_emergency, asked.memory)
-        change = Change("emergency", asked.plant, content | asked.about, after, asked.done)
+        if asked.executed is not None:
+            after = partial(self.bundle.after_executed, asked.memory, asked.executed)
+        change = Change("emergency", asked.plant, content | asked.about, after, asked.settle)
         self._changes.put_nowait(change)
 
     # In batches ----------------------------------------------------------------------------------
 
-    async def _next_batch(self) -> list[_Asked]:
+    async def _next_batch(self) -> list[Asked]:
         loop, most = asyncio.get_running_loop(), max(self.bundle.batch_sizes)
         while True:
-            batch: list[_Asked] = []
+            await self._new_asked.wait()
+            if self._too_few():
+                self._new_asked.clear()
+                continue
+            batch: list[Asked] = []
             while self._asked and len(batch) < most:
                 asked = self._asked.popleft()
                 if asked.expires <= loop.time():
                     self._expire(asked, "deadline")  # its time is up before it is asked
                 elif not asked.taken:
                     batch.append(asked)
+            if not self._asked:
+                self._new_asked.clear()
             if batch:
                 return batch
-            self._new_asked.clear()
-            await self._new_asked.wait()
 
-    async def _answer_batch(self, batch: list[_Asked]) -> None:
+    def _too_few(self) -> bool:  # and to wait for the disk: few rows cost as much as many
+        return self._since is not None and len(self._asked) < self._rows
+
+    async def _answer_batch(self, batch: list[Asked]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            outcomes = await loop.run_in_executor(self._batcher, self._answer, batch)
+            made = partial(compute, batch, self.bundle, self._texts)
+            computed = await loop.run_in_executor(self._batcher, made)
         except Exception as error:  # whatever it is, the plants need an action
+            self._settle(batch, error)
+            return
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        made = partial(write, computed, self._recorder, self._take)
+        self._writing = loop.run_in_executor(self._writer, made)
+        self._since, self._rows = time.monotonic(), len(batch)
+        self._writing.add_done_callback(partial(self._written, batch))
+
+    def _written(self, batch: list[Asked], writing: "asyncio.Future[Outcomes]") -> None:
+        self._since = None
+        if self._asked:
+            self._new_asked.set()
+        self._settle(batch, writing.exception() or writing.result())
+
+    def _settle(self, batch: list[Asked], outcomes: Outcomes | BaseException) -> None:
+        if isinstance(outcomes, BaseException):
             for asked in batch:
-                self._expire(asked, f"{type(error).__name__}: {error}"[:200])
+                self._expire(asked, f"{type(outcomes).__name__}: {outcomes}"[:200])
             return
         for asked, outcome in zip(batch, outcomes, strict=True):
             if outcome is not None:
-                self._settle(asked.done, outcome)
+                asked.settle(outcome)
         self.metrics.count("worldloom_batches_total", size=self.bundle.padded(len(batch)))
-
-    def _answer(self, batch: list[_Asked]) -> list[Outcome | OSError | None]:
-        """Computes a batch and writes its records; None for rows that the deadline took."""
-        size = self.bundle.padded(len(batch))
-        obs, memory, key = rows = stack([(a.obs, a.memory, a.key) for a in batch])
-        out = self.bundle.control(*pad(rows, size))
-        strange = self._drift.strange(obs)
-        now, policy = time.time(), self.bundle.digest
-        inputs = rows_of({"obs": obs, "key": key, "memory": memory}, len(batch))
-        out["after"] = out.pop("memory")
-        results = rows_of(out, len(batch))
-        mine = [self._take(asked) for asked in batch]
-        try:
-            records: list[tuple[str, dict[str, Any]]] = []
-            for i, asked in enumerate(batch):
-                content = {"plant": asked.plant.name, "time": now, "policy": policy, **inputs[i]}
-                content["batch"] = [size, i]
-                if mine[i]:
-                    content |= results[i]
-                    content["drift"] = [self._drift.names[j] for j in np.flatnonzero(strange[i])]
-                    content |= asked.about
-                records.append(("act" if mine[i] else "unused", content))
-            written = self._recorder.write(records)
-        except OSError as error:
-            return [error if first else None for first in mine]
-        except Exception:
-            for asked, first in zip(batch, mine, strict=True):
-                asked.taken = not first  # or nobody could answer with the emergency action
-            raise
-        return [
-            {
-                "record": written[i]._asdict(),
-                "kind": "act",
-                "content": records[i][1],
-                "memory": {name: x[i] for name, x in out["after"].items()},
-            }
-            if mine[i]
-            else None
-            for i in range(len(batch))
-        ]
 
     # On record -----------------------------------------------------------------------------------
 
@@ -390,35 +441,9 @@ class Controller:
     async def _make_changes(self, changes: list[Change]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            write = partial(write_changes, changes, self._recorder)
-            outcomes = await loop.run_in_executor(self._changer, write)
+            made = partial(write_changes, changes, self._recorder)
+            outcomes = await loop.run_in_executor(self._changer, made)
         except Exception as error:  # whatever it is, those who come after are carried out
             outcomes = [error] * len(changes)
         for change, outcome in zip(changes, outcomes, strict=True):
-            self._settle(change.done, outcome)
-
-    def _settle(self, done: "asyncio.Future[Outcome]", outcome: Outcome | Exception) -> None:
-        if done.done():
-            return
-        if isinstance(outcome, OSError):
-            done.set_exception(Refused(503, f"the audit log: {outcome}", 1.0))
-        elif isinstance(outcome, Exception):
-            done.set_exception(outcome)
-        else:
-            done.set_result(outcome)
-
-
-def _advance(plant: Plant, outcome: Outcome) -> Outcome:
-    plant.memory, plant.known = outcome.pop("memory"), True
-    return outcome
-
-
-def _require(plant: Plant, previous: np.ndarray | None) -> None:
-    """Refused where nobody said where a plant's actuators are: rates count from there."""
-    if not plant.known and previous is None:
-        text = f"plant {plant.name} is not known: say where its actuators are"
-        raise Refused(409, f"{text}, as `previous` of /reset or of /act")
-
-
-def _or_none(action: np.ndarray | None) -> Any:
-    return None if action is None else numbers(action)
+            change.settle(unwritten(outcome) if isinstance(outcome, OSError) else outcome)

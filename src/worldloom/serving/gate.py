@@ -60,7 +60,7 @@ class Gate:
             await send(message)
 
         headers = dict(scope["headers"])
-        refusal = self._refusal(scope, headers)
+        refusal = self.refusal(scope, headers)
         if refusal is None and self._posted(scope):
             body = await self._body(headers, receive)
             if isinstance(body, bytes):
@@ -78,7 +78,8 @@ class Gate:
             self._metrics.count("worldloom_requests_total", path=path, status=500)
             raise
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """Status and text where a request may go no further, by its method, path and headers."""
         if scope["path"] in self._rules.open:
             return None
         names = [name for name, _ in scope["headers"]]

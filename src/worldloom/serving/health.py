@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from worldloom.serving.journal import Journal, Written
+from worldloom.serving.journal import Content, Journal, Written
 
 MOST_FAILURES, FAILURE_SECONDS = 5, 60.0  # so many within so long, and it gives up
 PAUSE = 0.05  # seconds after a failure, doubled with each
@@ -96,7 +96,7 @@ class Recorder:
         self._unwritten: str | None = None  # why the newest record could not be
         self._checking: asyncio.Future[None] | None = None
 
-    def write(self, records: Sequence[tuple[str, dict[str, Any]]]) -> list[Written]:
+    def write(self, records: Sequence[tuple[str, Content]]) -> list[Written]:
         """`Journal.append`, from any thread."""
         try:
             written = self._journal.append(records)

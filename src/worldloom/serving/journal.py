@@ -40,7 +40,7 @@ except ImportError:
     ) from None
 
 from worldloom.core.files import atomic_path
-from worldloom.serving.records import MOVES, encode, encode_snapshot
+from worldloom.serving.records import MOVES, Encoded, encode, encode_snapshot
 from worldloom.serving.segments import (
     NOTHING,
     LogProblem,
@@ -59,6 +59,7 @@ from worldloom.serving.segments import (
 )
 
 Fsync = Literal["always", "batch", "none"]
+Content = Mapping[str, Any] | Encoded
 SEGMENT_BYTES = 64_000_000
 TAKEN = "{} is being written by another server; stop it, or name another log"
 
@@ -109,7 +110,7 @@ class Journal:
         # What the snapshot at the start of the next segment is made of.
         self._start, self._latest = self.recovered.start, dict(self.recovered.latest)
 
-    def append(self, records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Written]:
+    def append(self, records: Sequence[tuple[str, Content]]) -> list[Written]:
         """Writes a group of records (kind, content), all or none; where they are in the log.
 
         An OSError means that none is there.
@@ -140,7 +141,8 @@ class Journal:
                 raise OSError(f"{self.path} cannot be written: {error}") from error
             for (kind, content), line in zip(records, lines, strict=True):
                 if kind in MOVES:
-                    keep_latest(self._latest, content["plant"], line)
+                    plant = content.plant if isinstance(content, Encoded) else content["plant"]
+                    keep_latest(self._latest, plant, line)
                 elif kind == "start":
                     self._start = line
             self._advance(written[-1], self.size + sum(map(len, lines)))

@@ -1,7 +1,6 @@
 """Counts of what a server did, for Prometheus."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -13,6 +12,11 @@ COUNTERS = {
     "worldloom_emergencies_total": ("Emergency actions answered", ("reason",)),
     "worldloom_drift_total": ("Observations outside of the training data", ("signal",)),
     "worldloom_batches_total": ("Batches computed, by their padded size", ("size",)),
+    "worldloom_shadow_answers_total": ("Proposals compared with executed actions", ()),
+    "worldloom_shadow_difference_total": (
+        "Sizes of the differences between them, in shares of the range",
+        ("actuator",),
+    ),
     "worldloom_loop_restarts_total": ("Loops that failed and were started again", ("loop",)),
 }
 GAUGES = {
@@ -30,29 +34,40 @@ class Metrics:
 
     def __init__(self):
         self.registry = own = CollectorRegistry()
+        self._children: dict[tuple[object, ...], Counter] = {}  # looking them up costs more
         self._counters = {n: Counter(n, *about, registry=own) for n, about in COUNTERS.items()}
         self._gauges = {name: Gauge(name, text, registry=own) for name, text in GAUGES.items()}
         text = "From a request for an action to its answer"
         self.seconds = Histogram("worldloom_act_seconds", text, buckets=SECONDS, registry=own)
 
-    def count(self, name: str, **labels: object) -> None:
+    def count(self, name: str, amount: float = 1.0, **labels: object) -> None:
         """Adds to a counter of `COUNTERS`."""
-        self._counters[name].labels(**labels).inc()
+        known = (name, *labels.values())
+        child = self._children.get(known)
+        if child is None:
+            counter = self._counters[name]
+            child = self._children[known] = counter.labels(**labels) if labels else counter
+        child.inc(amount)
 
-    def answered(self, record: Mapping[str, Any]) -> None:
-        """Notes an action, by the content of its record."""
-        report = record.get("report")
-        if report is None:
-            kind = "emergency"
-            reason = "deadline" if record["reason"] == "deadline" else "failure"
-        else:
-            kinds = ("emergency", "projected", "overridden")
-            kind, reason = next((name for name in kinds if report[name]), "policy"), "filter"
+    def answered(self, what: str, drift: Sequence[str]) -> None:
+        """Notes an action.
+
+        what: "policy", "projected" or "overridden", which the filter let pass; "emergency", which
+        it did not; "deadline" or "failure", where it was not asked. drift: strange signals.
+        """
+        late = what in ("deadline", "failure")
+        kind = "emergency" if late else what
         self.count("worldloom_answers_total", kind=kind)
         if kind == "emergency":
-            self.count("worldloom_emergencies_total", reason=reason)
-        for signal in record.get("drift", ()):
+            self.count("worldloom_emergencies_total", reason=what if late else "filter")
+        for signal in drift:
             self.count("worldloom_drift_total", signal=signal)
+
+    def shadowed(self, gaps: Mapping[str, float]) -> None:
+        """Notes what was proposed less what was executed, by actuator, in shares of its range."""
+        self.count("worldloom_shadow_answers_total")
+        for actuator, gap in gaps.items():
+            self.count("worldloom_shadow_difference_total", abs(gap), actuator=actuator)
 
     def render(self, gauges: Mapping[str, float]) -> str:
         """Everything in Prometheus's text format; gauges: values of `GAUGES`."""

@@ -30,8 +30,8 @@ REFUSALS = {
     401: "no token, or the wrong one",
     403: "a host name that is not this machine",
     408: "the body took too long",
-    409: "nobody said where the actuators of this plant are, or the idempotency key is that of "
-    "another observation",
+    409: "nobody said where the actuators of this plant are, or what was executed in shadow mode, "
+    "or the idempotency key is that of another observation",
     413: "the body is too large",
     415: "the body is not application/json",
     429: "this plant asks too often, or is one too many",
@@ -47,8 +47,8 @@ IDEMPOTENCY: Schema = {
 }
 
 
-def describe(bundle: Bundle, version: str, *, with_token: bool) -> Schema:
-    """The whole description of the service of a bundle."""
+def describe(bundle: Bundle, version: str, *, with_token: bool, shadow: bool = False) -> Schema:
+    """The whole description of the service of a bundle; shadow: it only looks on."""
     refused = _refusals(400, 401 if with_token else 403)
     not_done = refused | _refusals(408, 409, 413, 415, 429, 503)
     not_done["422"] = _answer("a field is not what it must be", "FieldErrors")
@@ -73,7 +73,7 @@ def describe(bundle: Bundle, version: str, *, with_token: bool) -> Schema:
             "the action for an observed plant, with what the safety filter did and why",
             "Action",
             {"plant": PLANT_ID, "observation": _values(bundle.observation, null=True)},
-            previous,
+            previous | ({"executed": _or_null(position)} if shadow else {}),
         ),
         "/override": post(
             "asks for an action in place of the policy's until it is null; the filter stays on",
@@ -120,6 +120,7 @@ def _schemas(bundle: Bundle) -> dict[str, Schema]:
     }
     margins = _object(dict.fromkeys(bundle.rows, NUMBER_OR_NULL))
     filtered = dict.fromkeys(FLAGS, FLAG) | {"proposed": proposed, "margins": margins}
+    filtered["shadow"] = _object({"action": action, "difference": proposed})
     schemas = {
         "Plant": plant | {"overriding": FLAG, "override": _or_null(action), "previous": action},
         "Policy": {
@@ -130,6 +131,7 @@ def _schemas(bundle: Bundle) -> dict[str, Schema]:
             "signals": _object({"observation": OBJECTS, "action": OBJECTS}),
             "emergency": numbers,
             "emergency_action": action,
+            "shadow": FLAG,
             "log": _object({"seq": {"type": "integer", "minimum": -1}, "hash": HASH}),
         },
         "Health": {"status": {"enum": ["alive", "failing"]}, "reason": REASON},

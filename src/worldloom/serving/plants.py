@@ -8,7 +8,9 @@ forgotten.
 import asyncio
 import hashlib
 import json
+import math
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +45,12 @@ class Refused(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after = status, message, retry_after
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """When to try again, in whole seconds, as HTTP has it: clients give up on anything else."""
+        wait = self.retry_after
+        return {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+
 
 @dataclass
 class Bucket:
@@ -63,6 +71,42 @@ class Bucket:
         return 0.0
 
 
+class Turn:
+    """First come, first served; like `asyncio.Lock`, and can be taken without an `await`."""
+
+    def __init__(self):
+        self._taken, self._waiting = False, deque[asyncio.Future[None]]()
+
+    def take(self) -> bool:
+        """Takes it if it is free."""
+        taken, self._taken = self._taken, True
+        return not taken
+
+    def leave(self) -> None:
+        """Hands it to who waits for longest."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self._taken = False
+
+    async def __aenter__(self) -> None:
+        if self.take():
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # it had come already
+                self.leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+
 KEYS = 8  # idempotency keys that a plant remembers the answers to
 
 
@@ -76,8 +120,9 @@ class Plant:
     known: bool  # whether its memory says where its actuators are
     heard: float  # when, by the event loop's clock
     requests: int = 0  # under way
-    # First come, first served: what concerns one plant happens in the order it arrived in.
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # What concerns one plant happens in the order it arrived in.
+    turn: Turn = field(default_factory=Turn)
+    text: bytes | None = None  # its memory as the last record has it, where that is known
     _answers: dict[str, str] = field(default_factory=dict)  # idempotency key -> JSON, newest last
 
     def remember(self, key: str | None, outcome: Mapping[str, Any]) -> None:
@@ -90,6 +135,25 @@ class Plant:
     def answer_to(self, key: str | None) -> dict[str, Any] | None:
         """What an earlier request with this key led to."""
         return json.loads(self._answers[key]) if key in self._answers else None
+
+    def has_answer_to(self, key: str | None) -> bool:
+        """Whether there was an earlier request with this key."""
+        return key in self._answers
+
+    def require(self, previous: np.ndarray | None) -> None:
+        """Refused where nobody said where its actuators are: rates count from there."""
+        if not self.known and previous is None:
+            text = f"plant {self.name} is not known: say where its actuators are"
+            raise Refused(409, f"{text}, as `previous` of /reset or of /act")
+
+    def executed(self, action: np.ndarray | None) -> np.ndarray:
+        """In shadow mode, what the operator did: as a request says, or else the override."""
+        if action is not None:
+            return action
+        if not self.memory["overriding"]:
+            text = f"plant {self.name}: in shadow mode, say what the operator did"
+            raise Refused(409, f"{text}, as `executed` of /act or by /override")
+        return self.memory["override"]
 
 
 class Plants:
@@ -124,6 +188,20 @@ class Plants:
             plant = self._plants[name] = self._make(name, after, now - max(age, 0.0))
             plant.known = True
             plant.remember(content.get("idempotency_key"), outcome)
+
+    def free(self, name: str, now: float, key: str | None) -> Plant | None:
+        """A plant that is known, free, and may ask: its turn is taken. None: `find` it.
+
+        key: the request's idempotency key, which must be new to it.
+        """
+        plant = self._plants.get(name)
+        if plant is None or plant.requests or not plant.known or plant.has_answer_to(key):
+            return None
+        if plant.bucket.wait(now) > 0.0:
+            return None
+        plant.heard, plant.requests = now, 1
+        plant.turn.take()
+        return plant
 
     def find(self, name: str, now: float) -> Plant:
         """The plant with this id; Refused where it asks too often or is one too many."""

@@ -19,7 +19,7 @@ from worldloom.serving.program import PLATFORMS, Rows, serialise
 from worldloom.training.machine import versions
 from worldloom.training.run import Run
 
-BATCH_SIZES = (1, 8, 64)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 ROWS = 8  # of the self-test
 STEPS = 16  # of the episodes that its observations are taken from
 NUDGE = 1e-6  # by which weights may change without changing the actions

@@ -53,19 +53,14 @@ class Program:
         self.takes = jax.tree.unflatten(self._exported.in_tree, self._exported.in_avals)[0]
         self._in = Columns(self._exported.in_avals)
         self._out = Columns(self._exported.out_avals)
-        self._compiled: dict[int, Any] = {}
+        self._compiled = jax.jit(self._packed)
 
     def __call__(self, *rows: PyTree) -> Rows:
         """What it computes of arrays (b, ...), as numpy arrays."""
         leaves, tree = jax.tree.flatten((rows, {}))
         if tree != self._exported.in_tree:
             raise ValueError(f"the program takes {self._exported.in_tree}, not {tree}")
-        words = self._in.pack(leaves)
-        program = self._compiled.get(len(words))
-        if program is None:
-            program = jax.jit(self._packed).lower(words).compile()
-            self._compiled[len(words)] = program
-        leaves = self._out.split(np.asarray(program(words)))
+        leaves = self._out.split(np.asarray(self._compiled(self._in.pack(leaves))))
         return jax.tree.unflatten(self._exported.out_tree, leaves)
 
     def _packed(self, words: Array) -> Array:
@@ -103,8 +98,10 @@ class Columns:
 
     def split(self, words: Any) -> list[Any]:
         """The arrays (b, ...) in words (b, K) of numpy or of jax."""
+        read = {kind: words.view(word) for kind, word in _WORDS.items()}
         parts = []
         for (shape, dtype), columns in zip(self._kinds, self._slices, strict=True):
-            part = words[:, columns].view(_WORDS[dtype.kind]).astype(dtype)
+            part = read[dtype.kind][:, columns]
+            part = part if part.dtype == dtype else part.astype(dtype)
             parts.append(part.reshape(words.shape[0], *shape))
         return parts

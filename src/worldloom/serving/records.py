@@ -60,22 +60,40 @@ class Line(NamedTuple):
     hash: str
 
 
+class Encoded(NamedTuple):
+    """The content of a record of a plant as JSON, whose first field is the plant's id."""
+
+    plant: str
+    text: bytes
+
+
 def encode(
-    seq: int, until: int, prev: str, kind: str, content: Mapping[str, Any], more: bytes = b""
+    seq: int,
+    until: int,
+    prev: str,
+    kind: str,
+    content: Mapping[str, Any] | Encoded,
+    more: bytes = b"",
 ) -> tuple[bytes, str]:
     """A record as a line, and its hash. A plant's id must come first in the content.
 
     more: fields that are JSON already, each with a comma before it.
     """
-    whole = {"seq": seq, "until": until, "prev": prev, "kind": kind, **content}
-    body = as_line(whole)[:-2] + more
+    text = content.text if isinstance(content, Encoded) else as_json(content)
+    head = f'{{"seq":{seq},"until":{until},"prev":"{prev}","kind":"{kind}"'.encode()
+    body = b"%b%b%b%b" % (head, b"," if len(text) > 2 else b"", text[1:-1], more)
     digest = hashlib.sha256(body).hexdigest()
-    return body + b',"hash":"' + digest.encode() + b'"}\n', digest
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), digest
+
+
+def as_json(value: Any) -> bytes:
+    """A value as JSON; one that is not finite has to be named (`numbers`)."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def as_line(record: Mapping[str, Any]) -> bytes:
     """A record as the line that it was read from."""
-    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return as_json(record) + b"\n"
 
 
 def encode_snapshot(
@@ -148,12 +166,3 @@ def same_bits(actual: Any, expected: Any) -> bool:
         return bool(np.array_equal(actual, expected))
     equal = actual.view(np.uint32) == expected.view(np.uint32)
     return bool((equal | (np.isnan(actual) & np.isnan(expected))).all())
-
-
-def rows_of(tree: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """The first `count` rows of arrays in nested dicts, each as JSON can hold it."""
-    columns = {
-        name: rows_of(x, count) if isinstance(x, Mapping) else numbers(x[:count])
-        for name, x in tree.items()
-    }
-    return [{name: column[i] for name, column in columns.items()} for i in range(count)]

@@ -69,9 +69,19 @@ def _computed(group: list[Record], bundle: Bundle) -> list[dict[str, Any] | None
     out["after"] = out.pop("memory")
     columns = flat(out)
     return [
-        {name: x[i] for name, x in columns.items()} if record.line.kind == "act" else None
+        {name: x[i] for name, x in columns.items()} | _executed(record.content, bundle)
+        if record.line.kind == "act"
+        else None
         for i, record in enumerate(group)
     ]
+
+
+def _executed(content: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
+    """In shadow mode, the memory after what was executed."""
+    if "executed" not in content:
+        return {}
+    after = bundle.after_executed(memory_array(content["memory"]), array(content["executed"]))
+    return {f"after.{name}": after[name] for name in MEMORY}
 
 
 def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
@@ -83,6 +93,8 @@ def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
     if kind == "emergency":
         after = bundle.after_emergency(memory)
         expected["action"] = memory["fallback"]
+        if "executed" in content:
+            return expected | _executed(content, bundle)
     elif kind == "override":
         asked = content["action"]
         after = overridden(memory, None if asked is None else array(asked))

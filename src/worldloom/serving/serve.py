@@ -12,6 +12,7 @@ from typing import Any
 
 try:
     import fastapi  # noqa: F401
+    import orjson  # noqa: F401
     import prometheus_client  # noqa: F401
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -23,6 +24,7 @@ from worldloom.core.checks import check_fields
 from worldloom.serving.bundle import Bundle, load_bundle
 from worldloom.serving.connections import ConnectionLimits, limited
 from worldloom.serving.controller import DRAIN_SECONDS, Controller, Limits
+from worldloom.serving.direct import Direct
 from worldloom.serving.gate import GateRules, is_loopback
 from worldloom.serving.journal import Fsync, Journal
 from worldloom.serving.server_app import make_app
@@ -44,6 +46,7 @@ class ServeConfig:
     fsync: Fsync = "batch"
     segment_mb: float = 64.0  # of the log
     body_bytes: int = 64 * 1024
+    shadow: bool = False  # somebody else controls the plants, and is compared with
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -64,7 +67,8 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
         journal = Journal(config.log, config.fsync, int(config.segment_mb * 1e6))
         try:
             same_policy(journal, bundle)
-            _serve(config, Controller(bundle, journal, config.limits), listener, ready)
+            controller = Controller(bundle, journal, config.limits, config.shadow)
+            _serve(config, controller, listener, ready)
         finally:
             journal.close()
     finally:
@@ -119,10 +123,10 @@ def same_policy(journal: Journal, bundle: Bundle) -> None:
         )
 
 
-def settings(app: Any, limits: ConnectionLimits, **more: Any) -> Any:
-    """How uvicorn runs the application."""
+def settings(app: Any, limits: ConnectionLimits, direct: Direct | None = None, **more: Any) -> Any:
+    """How uvicorn runs the application, and what is answered without it."""
     options: dict[str, Any] = {
-        "http": limited(AutoHTTPProtocol, limits),
+        "http": limited(AutoHTTPProtocol, limits, direct),
         "log_level": "error",  # strangers could fill a disk with warnings
         "access_log": False,
         "server_header": False,
@@ -144,7 +148,7 @@ def _serve(
     address = address_of(listener)
     rules = GateRules(config.token, config.body_bytes)
     app = make_app(controller, rules, lambda: ready(address))
-    server = uvicorn.Server(settings(app, config.connections))
+    server = uvicorn.Server(settings(app, config.connections, Direct(controller, rules)))
     controller.on_failure = lambda: setattr(server, "should_exit", True)
     # What was loaded stays; looking through it again and again would only cost answers time.
     gc.collect()

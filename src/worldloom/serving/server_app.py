@@ -1,7 +1,6 @@
 """The HTTP service: routes over a `Controller`, with FastAPI."""
 
 import json
-import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,7 +37,8 @@ def make_app(
     # No page of documentation: it would load scripts from elsewhere, and cannot send the token.
     # And no redirections: they would send a client where its Host header says.
     app = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=life)
-    described = describe(bundle, __version__, with_token=rules.token is not None)
+    secured = rules.token is not None
+    described = describe(bundle, __version__, with_token=secured, shadow=controller.shadow)
     app.openapi = lambda: described
     app.add_middleware(Gate, rules=rules, metrics=controller.metrics)  # pyright: ignore[reportArgumentType]
 
@@ -47,13 +47,14 @@ def make_app(
 
     async def act(request: Request) -> Response:
         """The action for an observed plant, with what the safety filter did and why."""
-        content = answers.read_body(request.scope["body"], ["plant", "observation"], ["previous"])
+        optional = ["previous", "executed"] if controller.shadow else ["previous"]
+        content = answers.read_body(request.scope["body"], ["plant", "observation"], optional)
         key = answers.read_idempotency_key(request.headers.get("idempotency-key"))
         name, previous = answers.read_plant(content), _position(content, "previous")
         obs = answers.read_observation(content["observation"], bundle.observation)
-        outcome = await controller.act(name, obs, previous, key)
-        answer = answers.act_answer(bundle, outcome["kind"], outcome["content"])
-        return _json(answer | {"record": outcome["record"]})
+        executed = _position(content, "executed")
+        outcome = await controller.act(name, obs, previous, key, executed)
+        return _json(answers.outcome_answer(bundle, outcome))
 
     async def override(request: Request) -> Response:
         """Asks for an action in place of the policy's until it is null. The filter stays on."""
@@ -108,14 +109,13 @@ def make_app(
         names = ("digest", "created", "worldloom", "signals", "constraints", "emergency")
         facts = {name: bundle.manifest[name] for name in names}
         facts["emergency_action"] = answers.physical(facts["emergency"], bundle.action)
+        facts["shadow"] = controller.shadow
         return _json(facts | {"log": {"seq": journal.seq, "hash": journal.hash}})
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> Response:
         response = _json({"detail": error.message}, error.status)
-        if error.retry_after is not None:
-            # Whole seconds, as HTTP has it: clients give up on anything else.
-            response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        response.headers.update(error.headers)
         return response
 
     @app.exception_handler(answers.BadField)
