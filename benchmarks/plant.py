@@ -66,8 +66,8 @@ class Sizes:
             "iql": 4_000,
             "td3bc": 4_000,
             "rebrac": 8_000,
-            "mbpo": 6_000,
-            "mbpo-linear": 6_000,
+            "mbpo": 12_000,
+            "mbpo-linear": 12_000,
         }
     )
     score_seeds: tuple[int, ...] = (0, 1, 2)

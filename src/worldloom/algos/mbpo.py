@@ -1,11 +1,10 @@
 """Offline model-based policy optimisation: back-propagation through an ensemble of learned models.
 
 For its first `model_updates` updates an ensemble f_1 ... f_E learns from logged rows what follows,
-what is paid and whether the episode ends (Chua et al. 2018); the policy clones the data for a
-while, so that it sets out from where the models know something. From then on the models are fixed,
-and the policy climbs the gradient of its own return in short rollouts that begin at logged rows
-(SVG of an infinite horizon, Heess et al. 2015), less a penalty where two models disagree (MOPO, Yu
-et al. 2020):
+what is paid and whether the episode ends (Chua et al. 2018). From then on the models are fixed, and
+the policy, which sets out from the logged mean action, climbs the gradient of its own return in
+short rollouts that begin at logged rows (SVG of an infinite horizon, Heess et al. 2015), less a
+penalty where two models disagree (MOPO, Yu et al. 2020):
 
     J(pi) = E sum_t gamma^t alive_t (r_t - penalty |f_i(s_t, a_t) - f_j(s_t, a_t)|)        (1)
     s_t+1 = f_i(s_t, a_t),   i and j drawn for each step,   alive_t+1 = alive_t (1 - p_i(end))
@@ -56,18 +55,20 @@ from worldloom.replay.dataset import Dataset
 ROOM = 0.1  # of a signal's logged range, by which a model may leave it
 SMALLEST_STD = 1e-6  # of a signal, below which it is taken not to change
 LARGEST_GRADIENT = 1.0  # norm: a rollout that blows up must not undo what was learned
+LARGEST_MEAN = 0.9995  # of an action: further out, an actor would have no gradient left
 STARTS = 64  # rows from which iterates are compared
-METRICS = ("model_loss", "clone_error", "model_return", "spread", "held_out_return")
+NOTHING_YET = -1e30  # a return below all others; finite, as all of a learner must be
+METRICS = ("model_loss", "model_return", "spread", "held_out_return")
 Reward = Callable[[Array, Array, Array], Array]
 
 
 class MBPOHyper(struct.PyTreeNode):
     """Numbers that may differ between learners of one program."""
 
-    actor_rate: float = positive(1e-3)
+    actor_rate: float = positive(3e-3)
     model_rate: float = positive(1e-3)  # falls to 0 in the course of `model_updates`
     gamma: float = fraction(0.99)
-    penalty: float = at_least(0, 5.0)  # deviations of the reward, for one of the models' spread
+    penalty: float = at_least(0, 1.0)  # deviations of the reward, for one of the models' spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +84,7 @@ class MBPOConfig(OfflineConfig):
     policy: str = choice("mlp", ("mlp", "linear"))
     num_members: int = at_least(2, 5)  # models that the policy learns in
     num_held_out: int = at_least(2, 2)  # models that choose among iterates
-    model_updates: int = at_least(1, 4_000)
-    clone_updates: int = at_least(0, 1_000)  # of these, the first, in which the policy clones
+    model_updates: int = at_least(1, 8_000)
     rollout_length: int = at_least(1, 30)
     num_rollouts: int = at_least(1, 128)  # of an update: so many of the batch's rows begin one
     history: tuple[float, ...] = ()
@@ -157,14 +157,36 @@ def leaky_averages(x: Array, first: Array, constants: tuple[float, ...]) -> Arra
     return jax.lax.scan(one, blank, (x, first))[1].reshape(len(x), blank.size)
 
 
+# One model -------------------------------------------------------------------------------------
+
+Model = dict[str, Weights]
+
+
+def make_model(key: Key, inputs: int, hidden: tuple[int, ...], obs_size: int) -> Model:
+    """Networks of their own for what follows and what it is worth.
+
+    A reward with sharp peaks, learned by the same layers, would spoil the changes.
+    """
+    linear, residual, outcome = draws.split(key, 3)
+    return {
+        "linear": make_mlp(linear, (inputs, obs_size)),
+        "residual": make_mlp(residual, (inputs, *hidden, obs_size)),
+        "outcome": make_mlp(outcome, (inputs, *hidden, 2)),  # the reward, an end's log-odds
+    }
+
+
+def change(model: Model, inputs: Array) -> Array:
+    """Changes (B, n), in their deviations: what is linear in them is learned to the last digit."""
+    return network(model["linear"], inputs) + network(model["residual"], inputs)
+
+
 # The algorithm ---------------------------------------------------------------------------------
 
 
 class MBPOLearner(OfflineLearner):
     """All that is learned."""
 
-    model: TrainState  # (num_members + num_held_out, ...)
-    clone: TrainState  # the actor before it learns in the models
+    model: TrainState  # of a `Model`, (num_members + num_held_out, ...)
     actor: TrainState
     selected: Weights  # the actor that earned most in the models held out
     selected_return: Array
@@ -222,16 +244,18 @@ class MBPO(OfflineAgent):
         state_size = obs_size + len(config.history) * (obs_size + action_size)
         model_key, actor_key = draws.split(key)
         keys = draws.split(model_key, config.num_members + config.num_held_out)
-        # Changes of all signals, the reward, and the log-odds of an end.
-        sizes = (state_size + action_size, *config.hidden, obs_size + 2)
+        inputs = state_size + action_size
+
+        def member(key: Key) -> TrainState:
+            return init_train_state(make_model(key, inputs, config.hidden, obs_size))
+
         hidden = config.hidden if config.policy == "mlp" else ()
         actor = make_mlp(actor_key, (obs_size, *hidden, action_size))
         return {
-            "model": jax.vmap(lambda key: init_train_state(make_mlp(key, sizes)))(keys),
-            "clone": init_train_state(actor),
-            "actor": init_train_state(own_buffers(actor)),
+            "model": jax.vmap(member)(keys),
+            "actor": init_train_state(actor),
             "selected": own_buffers(actor),
-            "selected_return": jnp.float32(-jnp.inf),
+            "selected_return": jnp.float32(NOTHING_YET),
             "starts": jnp.zeros((STARTS, state_size), jnp.float32),
             "metrics": dict.fromkeys(METRICS, jnp.float32(0.0)),
         }
@@ -250,13 +274,13 @@ class MBPO(OfflineAgent):
     # The models --------------------------------------------------------------------------------
 
     def model_step(self, learner: MBPOLearner, rows: ModelRows, key: Key) -> MBPOLearner:
-        """One step of every model on a bootstrap sample of its own, and one of cloning."""
+        """One step of every model on a bootstrap sample of its own."""
         hyper, scales = learner.hyper, rows.scales
         moves = scales.change_std > 0.0
-        change = (rows.next_obs - rows.obs) / jnp.where(moves, scales.change_std, 1.0)
+        changes = (rows.next_obs - rows.obs) / jnp.where(moves, scales.change_std, 1.0)
         inputs = jnp.concatenate([rows.state, scales.scale_action(rows.action)], -1)
         ends = rows.terminated.astype(jnp.float32)
-        targets = jnp.concatenate([change * moves, rows.reward[:, None], ends[:, None]], -1)
+        targets = jnp.concatenate([changes * moves, rows.reward[:, None], ends[:, None]], -1)
         left = 1.0 - learner.step / self.config.model_updates
 
         def one(member: tuple[TrainState, Key]) -> tuple[TrainState, Metrics]:
@@ -268,25 +292,27 @@ class MBPO(OfflineAgent):
         count = self.config.num_members + self.config.num_held_out
         # One after the other: as products with a batch axis they would be slower on a CPU.
         model, losses = jax.lax.map(one, (learner.model, draws.split(key, count)))
-        # Long cloning of actions at their ends would leave an actor that is deaf to gradients.
-        rate = jnp.where(learner.step < self.config.clone_updates, hyper.actor_rate, 0.0)
-        clone, cloned = gradient_step(learner.clone, rate, clone_loss, rows)
+        # The actor begins at the logged mean action: at 0, a pump would be half open.
+        *layers, last = learner.actor.params
+        bias = jnp.arctanh(jnp.clip(scales.action_mean, -LARGEST_MEAN, LARGEST_MEAN))
+        bias = jnp.where(learner.step == 0, bias, last["bias"])
+        actor = (*layers, last | {"bias": bias})
         starts = rows.state[jnp.arange(STARTS) % rows.state.shape[0]]
-        metrics = {"model_loss": losses["model_loss"].mean()} | cloned
+        metrics = {"model_loss": losses["model_loss"].mean()}
         return learner.replace(
             model=model,
-            clone=clone,
-            actor=init_train_state(own_buffers(clone.params)),  # whose moments are not the clone's
-            selected=own_buffers(clone.params),
+            actor=learner.actor.replace(params=actor),
+            selected=own_buffers(actor),
             starts=jnp.where(learner.step == 0, starts, learner.starts),
             metrics=learner.metrics | metrics,
         )
 
     def rollout(
-        self, actor: Weights, members: Weights, state: Array, scales: Scales, key: Key, gamma: Array
+        self, actor: Weights, members: Model, state: Array, scales: Scales, key: Key, gamma: Array
     ) -> tuple[Array, Array]:
         """Discounted rewards and spreads of the members, (T, B) each, from states (B, n + h)."""
-        config, size, count = self.config, scales.obs_mean.shape[0], len(members[0]["bias"])
+        config, size = self.config, scales.obs_mean.shape[0]
+        count = len(members["linear"][0]["bias"])
         moves = scales.change_std > 0.0
         rates = 1.0 / jnp.asarray(config.history, jnp.float32)
         rates = jnp.repeat(rates, size + scales.action_mean.shape[0])
@@ -299,13 +325,14 @@ class MBPO(OfflineAgent):
             inputs = jnp.concatenate([state, scaled], -1)
             pair = draws.integers(key, (), count * (count - 1))
             i, j = pair % count, (pair % count + 1 + pair // count) % count
-            said = network(jax.tree.map(lambda x: x[i], members), inputs)
-            other = network(jax.tree.map(lambda x: x[j], members), inputs)
-            next_obs = jnp.clip(obs + scales.change_std * said[:, :size], scales.low, scales.high)
-            apart = mean_of(moves, jnp.square(said - other)[:, :size])
-            spread = jnp.sqrt(0.5 * apart + 1e-12)
-            reward = self._reward(scales, obs, action, next_obs, said[:, size])
-            ends = scales.ends * jax.nn.sigmoid(said[:, size + 1])
+            model = jax.tree.map(lambda x: x[i], members)
+            said = change(model, inputs)
+            other = change(jax.tree.map(lambda x: x[j], members), inputs)
+            next_obs = jnp.clip(obs + scales.change_std * said, scales.low, scales.high)
+            spread = jnp.sqrt(0.5 * mean_of(moves, jnp.square(said - other)) + 1e-12)
+            outcome = network(model["outcome"], inputs)
+            reward = self._reward(scales, obs, action, next_obs, outcome[:, 0])
+            ends = scales.ends * jax.nn.sigmoid(outcome[:, 1])
             seen = jnp.tile(jnp.concatenate([obs, scaled], -1), (1, len(config.history)))
             later = jnp.concatenate([next_obs, memory + rates * (seen - memory)], -1)
             return (later, gamma * weight * (1.0 - ends)), (weight * reward, weight * spread)
@@ -371,23 +398,14 @@ def mean_of(chosen: Array, x: Array) -> Array:
     return (x * chosen).sum(-1) / jnp.maximum(chosen.sum(), 1)
 
 
-def model_loss(
-    weights: Weights, inputs: Array, targets: Array, moves: Array
-) -> tuple[Array, Metrics]:
+def model_loss(model: Model, inputs: Array, targets: Array, moves: Array) -> tuple[Array, Metrics]:
     """Squared errors of changes, as far as signals move, and reward; the end's cross-entropy."""
-    said, size = network(weights, inputs), moves.shape[0]
-    change = mean_of(moves, jnp.square(said - targets)[:, :size]).mean()
-    reward = jnp.square(said - targets)[:, size].mean()
-    end = optax.sigmoid_binary_cross_entropy(said[:, size + 1], targets[:, size + 1]).mean()
-    loss = change + reward + end
+    size, outcome = moves.shape[0], network(model["outcome"], inputs)
+    changes = mean_of(moves, jnp.square(change(model, inputs) - targets[:, :size])).mean()
+    reward = jnp.square(outcome[:, 0] - targets[:, size]).mean()
+    end = optax.sigmoid_binary_cross_entropy(outcome[:, 1], targets[:, size + 1]).mean()
+    loss = changes + reward + end
     return loss, {"model_loss": loss}
-
-
-def clone_loss(weights: Weights, rows: ModelRows) -> tuple[Array, Metrics]:
-    """Squared errors to the data's actions, in their deviations."""
-    error = (deterministic(weights, rows.obs) - rows.action) / rows.scales.action_std
-    loss = jnp.square(error).mean()
-    return loss, {"clone_error": loss}
 
 
 ABOUT = ("mbpo", "back-propagation through an ensemble of learned models", "offline", CONTINUOUS)

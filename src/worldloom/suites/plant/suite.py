@@ -49,7 +49,7 @@ class PlantSettings:
 
 _OFFLINE = {"steps": 50_000, "eval_every": 10_000, "checkpoint_every": 10_000, "chunk": 1}
 # Models first, then a policy whose every update is a rollout and its gradient.
-_MODEL_BASED = {"steps": 6_000, "eval_every": 2_000, "checkpoint_every": 2_000, "chunk": 1}
+_MODEL_BASED = {"steps": 10_000, "eval_every": 2_000, "checkpoint_every": 2_000, "chunk": 1}
 _OFF_POLICY = {
     "normalise_observations": True,
     "buffer_size": 100_000,
