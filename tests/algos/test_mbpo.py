@@ -102,7 +102,7 @@ def test_a_rollout_is_that_of_a_loop_over_its_equations():
     agent = small(num_members=3, history=(2.0, 5.0), rollout_length=4)
     data = reach()
     table = agent.table(data)
-    learner = agent.init(jax.random.key(0), 2, 1)
+    learner = jax.jit(lambda key: agent.init(key, 2, 1))(jax.random.key(0))
     state, scales, key, gamma = (
         table.take(jnp.arange(5)).state,
         table.scales,
