@@ -1,4 +1,4 @@
-"""What offline learners reach: on NeoRL-2's released data, and on data of our own plants."""
+"""What offline learners reach on NeoRL-2's data: normalised scores, beside published ones."""
 
 import os
 import time
@@ -12,29 +12,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import halfcheetah
 from worldloom import algos, suites
-from worldloom.algos.offline import OfflineAgent, make_table
+from worldloom.algos.offline import OfflineAgent
 from worldloom.core import draws, rollout
-from worldloom.core.protocols import PureEnv
+from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.replay import dataset_files
 from worldloom.replay.dataset import Dataset
-from worldloom.suites.plant import dmsd, ope, simglucose
+from worldloom.suites.plant import dmsd, ope, pipeline, simglucose
 from worldloom.suites.plant.controllers import Tuning, loops_of
-from worldloom.suites.plant.datasets import DataQuality, episode_returns, make_data
-from worldloom.suites.plant.evaluate import PlantEvaluator, unsafe_steps
-from worldloom.suites.plant.safety import constraints_for
+from worldloom.suites.plant.datasets import episode_returns
 from worldloom.training.loops.offline import OfflineLoop
 from worldloom.training.machine import use_compilation_cache
 from worldloom.training.trainer import Trainer
 
 FOLDER = "WORLDLOOM_NEORL2"  # the environment variable that names the data's folder
-# environment -> (file of the released training data, how its benchmark normalises a return)
-RELEASED: dict[str, tuple[str, Callable[[float], float]]] = {
-    "dmsd": ("DMSD-high-100000-train.npz", dmsd.normalised_score),
-    "simglucose": ("Simglucose-high-100000-train.npz", simglucose.normalised_score),
+
+
+class Task(NamedTuple):
+    """A task of NeoRL-2 whose data are at hand."""
+
+    file: str  # of the training data
+    normalised: Callable[[float], float]  # its score of a mean return
+    released: bool = True  # or made anew, so that nothing can be claimed against what is published
+
+
+TASKS = {
+    "dmsd": Task("DMSD-high-100000-train.npz", dmsd.normalised_score),
+    "simglucose": Task("Simglucose-high-100000-train.npz", simglucose.normalised_score),
+    "safetyhalfcheetah": Task(
+        "SafetyHalfCheetah-high-100000-train.npz", halfcheetah.normalised_score
+    ),
+    # Its checksum is not that of the release, and its rows earn far less.
+    "pipeline": Task("Pipeline-high-100000-train.npz", pipeline.normalised_score, released=False),
 }
 # Normalised scores as published with NeoRL-2 (arXiv 2503.19267, benchmark/tables/normscores.tex),
 # mean and deviation of 3 seeds, the hyper-parameters of each chosen by its return in the simulator.
@@ -49,11 +62,35 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
         "td3bc": (74.2, 0.4), "mopo": (34.6, 28.1), "combo": (23.2, 2.5), "rambo": (10.8, 0.9),
         "mobile": (9.3, 0.2),
     },
+    "safetyhalfcheetah": {
+        "bc": (70.2, 0.4), "cql": (71.2, 0.6), "edac": (53.1, 11.1), "mcq": (54.7, 4.3),
+        "td3bc": (68.6, 0.4), "mopo": (23.7, 24.3), "combo": (66.2, 2.5), "rambo": (-422.0, 307.0),
+        "mobile": (8.7, 3.9),
+    },
 }  # fmt: skip
-BARS = {"dmsd": {"bc": 62.0, "best": 70.0}, "simglucose": {"bc": 73.0, "best": 75.0}}
 # Algorithms whose numbers were set while scores on these very tasks were in view; those of the
 # others are their papers'.
-SET_IN_VIEW = {"rebrac": "penalties set with scores in view", "bc": "averaged weights, likewise"}
+SET_IN_VIEW = {
+    "rebrac": "penalties set with scores in view",
+    "bc": "averaged weights, likewise",
+    "mbpo": "numbers set with DMSD's scores in view",
+    "mbpo-linear": "numbers set with scores in view",
+}
+# Algorithms by name that differ from a known one in options. The models of the first see the
+# present; those of the second the past as well, its policy is a bias and gains, and its rollouts
+# are long, for plants that hide what is under way and answer late.
+_MODELS = {"hidden": (64, 64), "model_updates": 5_000}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "mbpo": _MODELS,
+    "mbpo-linear": _MODELS
+    | {
+        "policy": "linear",
+        "history": (5.0, 20.0, 60.0),
+        "rollout_length": 100,
+        "num_rollouts": 32,
+    },
+}
+ESTIMATE = "half an hour on two quiet cores, by an estimate"
 GRID = 11  # levels of each actuator among which the best constant action is looked for
 OPE_GAMMA = 0.99
 COOLING = 0.1  # of all learning rates, in the last part of a run: the last policy is what counts
@@ -64,17 +101,18 @@ def released_folder() -> Path | None:
     """Where NeoRL-2's data are: in the folder that is named, or beside the checkout; or None."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "neorl2"
     folder = Path(os.environ.get(FOLDER) or beside)
-    there = all((folder / file).is_file() for file, _ in RELEASED.values())
+    there = all((folder / task.file).is_file() for task in TASKS.values())
     return folder if there else None
 
 
 # Learning ----------------------------------------------------------------------------------------
 
 
-def with_sizes(name: str, hidden: Sequence[int]) -> OfflineAgent:
+def with_sizes(name: str, hidden: Sequence[int], spec: EnvSpec | None = None) -> OfflineAgent:
     """An algorithm with its usual numbers, whatever the data, and layers of these widths."""
-    algorithm = algos.get(name)
-    return algorithm.make(replace(algorithm.config(), hidden=tuple(hidden)))
+    algorithm = algos.get(name.partition("-")[0])
+    options = VARIANTS.get(name, {"hidden": tuple(hidden)})
+    return algorithm.make(replace(algorithm.config(), **options), spec)
 
 
 def cooled(learner: PyTree, factor: float) -> PyTree:
@@ -102,6 +140,7 @@ class Scorer:
         else:
             self.episodes = episodes
             begin = _by_chance
+        self.has_loops = bool(plant.loops)
         self._play = jax.jit(partial(_returns, env, self.episodes, begin, _by_policy))
         self._loops = jax.jit(partial(_returns, env, self.episodes, begin, _by_loops))
 
@@ -181,6 +220,7 @@ class Look(NamedTuple):
 
     updates: int
     policy: PolicyState
+    last: PolicyState  # of the last iterate, where an algorithm chooses among them
     seconds: float  # of learning so far
     compile_seconds: float
 
@@ -195,7 +235,7 @@ def learned(
     """
     each = max(updates // looks // algorithm.period, 1) * algorithm.period
     loop: Any = OfflineLoop(algorithm, batch_size, each)
-    trainer = Trainer(loop, (make_table(data, centre=True),), seed=seed, chunk=1)
+    trainer = Trainer(loop, (algorithm.table(data),), seed=seed, chunk=1)
     seconds = 0.0
     for part in range(looks):
         if 0 < part == looks - 1:
@@ -204,13 +244,14 @@ def learned(
         trainer.advance(1)
         compiling = trainer.compile_seconds
         seconds += time.perf_counter() - start - (compiling - compiled)
-        policy = algorithm.policy(trainer.run.learner, data)
-        yield Look(trainer.iteration * each, policy, seconds, compiling)
+        learner, last_policy = trainer.run.learner, getattr(algorithm, "last_policy", None)
+        policy = algorithm.policy(learner, data)
+        last = policy if last_policy is None else last_policy(learner, data)
+        yield Look(trainer.iteration * each, policy, last, seconds, compiling)
 
 
-def constant(action: Array, env: PureEnv) -> PolicyState:
-    """A policy that does the same whatever it sees."""
-    size = len(env.base.plant.observation)
+def constant(action: Any, size: int) -> PolicyState:
+    """A policy that does the same whatever of `size` signals it sees."""
     return PolicyState(jnp.asarray(action, jnp.float32), jnp.zeros(size), jnp.ones(size), _same)
 
 
@@ -218,28 +259,33 @@ def _same(action: Array, obs: Array) -> Array:
     return jnp.broadcast_to(action, (*obs.shape[:-1], *action.shape))
 
 
-def references(env: PureEnv, data: Dataset, scorer: Scorer) -> dict[str, tuple[float, str]]:
+def references(data: Dataset, scorer: Any) -> dict[str, tuple[float, str]]:
     """Returns of controllers that learn nothing, and how each was chosen.
 
     A score says little where one of them has it too: an agent that is worse than a constant has
     learned the wrong thing.
     """
-    size = data.rows.action.shape[-1]
-    levels = np.linspace(-1.0, 1.0, GRID if size < 3 else 3)
-    grid = np.stack(np.meshgrid(*[levels] * size), -1).reshape(-1, size)
-    constants = [scorer(constant(action, env)) for action in grid]
+    seen, size = data.rows.obs.shape[-1], data.rows.action.shape[-1]
+    levels = np.linspace(-1.0, 1.0, GRID)
+    # Of many actuators all at the same level: each by itself would be too many.
+    columns = np.meshgrid(*[levels] * size) if size < 3 else [levels] * size
+    grid = np.stack(columns, -1).reshape(-1, size)
+    constants = [scorer(constant(action, seen)) for action in grid]
     best = int(np.argmax(constants))
+    logged = {
+        "logged mean action": data.rows.action.mean(0),
+        "logged median action": jnp.median(data.rows.action, axis=0),
+    }
     found = {
-        "logged mean action": (
-            scorer(constant(data.rows.action.mean(0), env)),
-            "constant; from the data",
-        ),
+        name: (scorer(constant(action, seen)), "constant; from the data")
+        for name, action in logged.items()
+    } | {
         "best constant": (
             constants[best],
             f"{np.round(grid[best], 2).tolist()}, of {len(grid)}, by its score in the simulator",
         ),
     }
-    if env.base.plant.loops:
+    if scorer.has_loops:
         found["control loops"] = (scorer.loops(), "textbook PID, tuned on the plant")
     return found
 
@@ -253,6 +299,7 @@ def scores(
     seeds: Sequence[int],
     *,
     episodes: int,
+    cheetahs: int,
     looks: int,
     ope_updates: int,
     hidden: Sequence[int] = (256, 256),
@@ -264,55 +311,77 @@ def scores(
     """A row for each dataset and algorithm of `updates`, with its curves; published ones beside.
 
     The rule is one for all tasks, and looks at the data alone: numbers of an algorithm are the
-    same on all of them, what counts is the policy after the last update, and `chosen` is the
-    algorithm whose off-policy interval has the highest lower end. `rows` are filled as they come,
-    and `save` is called after each.
+    same on all of them; what counts is the policy after the last update, or the iterate that an
+    algorithm itself keeps, by the data; and `chosen` is the algorithm whose off-policy interval,
+    of its first seed, has the highest lower end. `rows` are filled as they come, and `save` is
+    called after each. cheetahs: episodes of the half cheetah, which are played one by one.
     """
     use_compilation_cache()  # seeds share a program
     rows = [] if rows is None else rows
-    for name, (file, normalised) in RELEASED.items():
-        env, data = suites.make(name), dataset_files.load(folder / file)
-        scorer, horizon = Scorer(env, episodes), int(env.default_params().horizon)
-        own = normalised(float(np.mean(episode_returns(data))))
-        common = {"dataset": name, "data": own, "episodes": scorer.episodes}
-        for title, (reached, how) in references(env, data, scorer).items():
-            score = normalised(reached)
+    for name, task in TASKS.items():
+        data = dataset_files.load(folder / task.file)
+        if name == halfcheetah.SPEC.name:
+            reason = halfcheetah.why_not()
+            if reason is not None:
+                note(f"  {name} is left out: {reason}")
+                continue
+            spec, scorer = halfcheetah.SPEC, halfcheetah.Scorer(cheetahs)
+        else:
+            env = suites.make(name)
+            spec, scorer = env.spec, Scorer(env, episodes)
+        assert spec.horizon is not None
+        common = {
+            "dataset": name,
+            "released": task.released,
+            "data": task.normalised(float(np.mean(episode_returns(data)))),
+            "episodes": scorer.episodes,
+        }
+        for title, (reached, how) in references(data, scorer).items():
+            score = task.normalised(reached)
             rows.append(common | {"algo": title, "mean": score, "scores": [score], "how": how})
             note(f"  {name} {title}: {score:.1f} ({how})")
         save()
-        log = ope.learn(data, OPE_GAMMA, horizon, ope_updates, jax.random.key(0))
+        log = ope.learn(data, OPE_GAMMA, spec.horizon, ope_updates, jax.random.key(0))
         for algo, count in updates.items():
-            curves, taken, lows = [], [], []
-            for seed in seeds:
-                curve, last = [], None
-                for look in learned(with_sizes(algo, hidden), data, seed, count, batch_size, looks):
-                    curve.append((look.updates, normalised(scorer(look.policy))))
-                    last = look
-                assert last is not None
+            agent = with_sizes(algo, hidden, spec)
+            curves, final, taken, low = [], [], [], 0.0
+            for seed in seeds if task.released else seeds[:1]:
+                curve, look = [], None
+                for look in learned(agent, data, seed, count, batch_size, looks):
+                    curve.append((look.updates, task.normalised(scorer(look.policy))))
+                assert look is not None
                 curves.append(curve)
-                taken.append((last.seconds, last.compile_seconds))
-                estimate = ope.evaluate(log, last.policy, jax.random.key(seed))["estimates"][0]
-                lows.append(estimate["low"])
-                note(f"  {name} {algo} seed {seed}: {curve[-1][1]:.1f}, {last.seconds:.0f} s")
-            final = [curve[-1][1] for curve in curves]
-            published = PUBLISHED[name].get(algo, (None, None))
+                kept = look.last is look.policy
+                final.append(curve[-1][1] if kept else task.normalised(scorer(look.last)))
+                taken.append((look.seconds, look.compile_seconds))
+                if seed == seeds[0]:
+                    estimates = ope.evaluate(log, look.policy, jax.random.key(seed))["estimates"]
+                    low = estimates[0]["low"]
+                note(
+                    f"  {name} {algo} seed {seed}: {curve[-1][1]:.1f} (last iterate "
+                    f"{final[-1]:.1f}), {look.seconds:.0f} s"
+                )
+            kept = [curve[-1][1] for curve in curves]
+            published = PUBLISHED.get(name, {}).get(algo, (None, None))
             rows.append(
                 common
                 | {
                     "algo": algo,
-                    "mean": float(np.mean(final)),
-                    "std": float(np.std(final)),
-                    "scores": final,
-                    "seeds": list(seeds),
+                    "mean": float(np.mean(kept)),
+                    "std": float(np.std(kept)),
+                    "scores": kept,
+                    "last_mean": float(np.mean(final)),
+                    "last_scores": final,
+                    "seeds": list(seeds)[: len(curves)],
                     "how": SET_IN_VIEW.get(algo, "the paper's numbers"),
-                    "ope_low": float(np.mean(lows)),
+                    "ope_low": float(low),
                     "published": published[0],
                     "published_std": published[1],
                     "updates": curves[0][-1][0],
                     "seconds": float(np.mean([seconds for seconds, _ in taken])),
                     "compile_seconds": float(max(compiling for _, compiling in taken)),
                     "curves": curves,
-                    "hyper": _plain(with_sizes(algo, hidden).config.hyper),
+                    "hyper": _plain(agent.config.hyper),
                 }
             )
             save()
@@ -330,82 +399,3 @@ def chosen(rows: Sequence[dict[str, Any]], dataset: str) -> dict[str, Any] | Non
     """The row of a dataset that the data speak for: the highest lower end of its interval."""
     own = [row for row in rows if row["dataset"] == dataset and "ope_low" in row]
     return max(own, key=lambda row: row["ope_low"], default=None)
-
-
-# Our plants --------------------------------------------------------------------------------------
-
-
-def plant_table(
-    plants: Sequence[str],
-    qualities: Sequence[DataQuality],
-    updates: Mapping[str, int],
-    *,
-    data_steps: int,
-    episodes: int,
-    seed: int = 0,
-    hidden: Sequence[int] = (256, 256),
-    batch_size: int = 256,
-    note: Callable[[str], None] = print,
-    save: Callable[[], None] = lambda: None,
-    rows: list[dict[str, Any]] | None = None,
-) -> list[dict[str, Any]]:
-    """A row for each plant, quality of data and algorithm: returns with and without the filter.
-
-    `violated` is the share of steps in which some hard limit is crossed, of `violated_soft` any;
-    see `unsafe_steps`. Beside what learns stand the logged mean action, always the same, and the
-    plant's own loops.
-    """
-    use_compilation_cache()
-    rows = [] if rows is None else rows
-    for plant in plants:
-        env = suites.make(plant)
-        evaluator = PlantEvaluator(env, constraints_for(env.base), episodes, gamma=0.99)
-        hard = np.asarray([limit.hard for limit in env.base.plant.limits], bool)
-        loops = Scorer(env, episodes).loops() if env.base.plant.loops else None
-        for quality in qualities:
-            data = make_data(plant, quality, data_steps, seed)
-            own = episode_returns(data)
-            still = Look(0, constant(data.rows.action.mean(0), env), 0.0, 0.0)
-            for algo, count in {"mean action": 0, **updates}.items():
-                look = still
-                if count:
-                    (look,) = learned(with_sizes(algo, hidden), data, seed, count, batch_size)
-                scored = evaluator(look.policy, jax.random.key(START_KEY))
-                row: dict[str, Any] = {
-                    "plant": plant,
-                    "quality": quality,
-                    "algo": algo,
-                    "data": float(own.mean()),
-                    "data_std": float(own.std()),
-                    "loops": loops,
-                    "return": float(scored.bare.returns.mean()),
-                    "filtered": float(scored.filtered.returns.mean()),
-                    "interventions": scored.filtered.interventions,
-                    "emergencies": scored.filtered.emergencies,
-                    "spurious_trips": scored.spurious_trips,
-                    "updates": look.updates,
-                    "rows": data.size,
-                    "episodes": episodes,
-                    "seconds": look.seconds,
-                    "compile_seconds": look.compile_seconds,
-                }
-                row |= violations(scored.bare_trajectories, hard, "bare")
-                row |= violations(scored.filtered_trajectories, hard, "filtered")
-                if scored.score is not None:
-                    row["score"] = scored.score
-                rows.append(row)
-                note(
-                    f"  {plant} {quality} {algo}: {row['return']:.1f} bare, {row['filtered']:.1f} "
-                    f"filtered (data {row['data']:.1f}); hard limits crossed in "
-                    f"{row['violated_bare']:.2%} and {row['violated_filtered']:.2%} of steps"
-                )
-                save()
-    return rows
-
-
-def violations(trajectories: Any, hard: np.ndarray, way: str) -> dict[str, float]:
-    """The shares of steps in which a hard limit, and in which any limit is crossed."""
-    return {
-        f"violated_{way}": float(unsafe_steps(trajectories, hard).mean()),
-        f"violated_soft_{way}": float(unsafe_steps(trajectories, np.ones_like(hard)).mean()),
-    }

@@ -58,6 +58,7 @@ OPTIMISED = (
     "tests/algos/test_cql",
     "tests/algos/test_edac",
     "tests/algos/test_fqe",
+    "tests/algos/test_mbpo",
     "tests/algos/test_rebrac",
     "tests/safety",
     "tests/suites/grid/test_grid_learning",

@@ -46,7 +46,11 @@ def _chunk(agent, learner, table, keys, batch_size):
 @cache
 def _small(name):
     algorithm = algos.get(name)
-    sizes = {"cql": {"num_samples": 4}, "edac": {"num_critics": 4}}.get(name, {})
+    sizes = {
+        "cql": {"num_samples": 4},
+        "edac": {"num_critics": 4},
+        "mbpo": {"model_updates": 600, "rollout_length": 2, "num_members": 2},
+    }.get(name, {})
     return algorithm.make(replace(algorithm.config(), hidden=(32, 32), **sizes))
 
 

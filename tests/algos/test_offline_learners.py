@@ -13,7 +13,7 @@ from worldloom.nn.offline import critics
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
 
-OFFLINE = ["bc", "cql", "edac", "iql", "rebrac", "td3bc"]
+OFFLINE = ["bc", "cql", "edac", "iql", "mbpo", "rebrac", "td3bc"]
 
 # Greedy and fast, each with nothing but the values to move it.
 PROBE = {
@@ -44,18 +44,17 @@ def test_truncated_rows_are_bootstrapped_from_and_terminated_ones_are_not(
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_an_update_keeps_the_shape_of_its_learner_and_returns_numbers(
-    name, small, start, update, bandit, bandit_table
+    name, small, start, update, bandit
 ):
-    agent = small(name)
+    agent, dataset = small(name), bandit()
     learner = start(agent)
-    rows = bandit_table.take(jnp.arange(64))
+    rows = agent.table(dataset).take(jnp.arange(64))
     new, metrics = update(agent, learner, rows, jax.random.key(1))
     assert jax.tree.structure(new) == jax.tree.structure(learner)
     for one, other in zip(jax.tree.leaves(learner), jax.tree.leaves(new), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
     assert new.step == 1
     assert all(np.isfinite(value) and value.shape == () for value in metrics.values())
-    dataset = bandit()
     action = policy_step(agent.policy(new, dataset), 100.0 * dataset.rows.obs)
     assert action.shape == (dataset.size, 1)
     assert (jnp.abs(action) <= 1.0).all()

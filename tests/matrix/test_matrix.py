@@ -51,6 +51,8 @@ def settings(suite: str, world: str, algo: str) -> dict:
         options["hidden"] = hidden
     if "num_critics" in known:
         options["num_critics"] = 2
+    if "model_updates" in known:  # models in the first iteration, the policy in the second
+        options |= {"model_updates": 4, "rollout_length": 2, "num_members": 2}
     return merge(COMMON | {"env": world, "algo": algo, algo: options}, SMALL[suite])
 
 

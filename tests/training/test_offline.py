@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from worldloom import algos
-from worldloom.algos.offline import make_table
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
 from worldloom.training.checkpoint import Checkpoints
@@ -32,12 +31,16 @@ def dataset(rows=400):
     return from_columns(obs[:-1], action, reward, obs[1:], ended, over & ~ended)
 
 
-TABLE = make_table(dataset())
+DATA = dataset()
 
 
 def agent(name, **numbers):
     algorithm = algos.get(name)
-    small = {"cql": {"num_samples": 2}, "edac": {"num_critics": 3}}.get(name, {})
+    small = {
+        "cql": {"num_samples": 2},
+        "edac": {"num_critics": 3},
+        "mbpo": {"model_updates": 15, "rollout_length": 3, "history": (2.0, 5.0)},
+    }.get(name, {})
     hyper = algorithm.config().hyper.replace(**numbers)
     return algorithm.make(algorithm.config(hidden=(16,), hyper=hyper, **small))
 
@@ -45,13 +48,13 @@ def agent(name, **numbers):
 def trainer_of(name, seed=0, mesh=None, hyper=None, chunk=2):
     """A trainer of one learner; of several, where there are several seeds."""
     loop = OfflineLoop(agent(name), batch_size=32, updates_per_iteration=6, mesh=mesh)
-    several = isinstance(seed, tuple)
-    trainer = Trainer(loop, (TABLE,), seed=0 if several else seed, chunk=chunk)
+    several, table = isinstance(seed, tuple), loop.agent.table(DATA)
+    trainer = Trainer(loop, (table,), seed=0 if several else seed, chunk=chunk)
     if several:
         keys = jax.vmap(jax.random.key)(jnp.asarray(seed, jnp.uint32))
-        trainer.load(jax.jit(loop.init_many)(keys, TABLE, hyper))
+        trainer.load(jax.jit(loop.init_many)(keys, table, hyper))
     elif hyper is not None:
-        trainer.load(jax.jit(loop.init)(jax.random.key(seed), TABLE, hyper))
+        trainer.load(jax.jit(loop.init)(jax.random.key(seed), table, hyper))
     return trainer
 
 

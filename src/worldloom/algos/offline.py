@@ -232,6 +232,10 @@ class OfflineAgent(OfflineLearning):
         """The agent, whatever the world."""
         return cls(config)
 
+    def table(self, dataset: Dataset) -> Table:
+        """What rows are drawn from."""
+        return make_table(dataset, centre=True)
+
     def policy(self, learner: Any, dataset: Dataset) -> PolicyState:
         """Deterministic policy, with the scales of its data."""
         raise NotImplementedError
@@ -255,7 +259,7 @@ class OfflineAgent(OfflineLearning):
                 f"{self.period}, the update period"
             )
         data = dataset if isinstance(dataset, Dataset) else dataset_files.load(dataset)
-        table = make_table(data, centre=True)
+        table = self.table(data)
         run_key, learner_key = jax.random.split(jax.random.key(seed))
         # Compiled for its outputs: each in a buffer of its own, which can be donated.
         start = jax.jit(lambda key: self.init(key, table.obs_size, table.action_size))

@@ -6,7 +6,7 @@ agent is follows from its loop: see `worldloom.algos.off_policy`, `on_policy` an
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 from worldloom.core.spaces import Space, brief
@@ -20,7 +20,9 @@ class EnvSpec:
     """What is static about a world.
 
     `observation` and `action` are those of one agent; with `frame_stack`, `num_frames` of them.
-    `turn_order` is part of the task: two runs that differ in it must not be compared.
+    `turn_order` is part of the task: two runs that differ in it must not be compared. `reward` is
+    r(obs, action, next_obs) of one step, where what an agent sees decides it: model-based learners
+    ask for it.
     """
 
     name: str
@@ -30,6 +32,9 @@ class EnvSpec:
     horizon: int | None = None
     turn_order: TurnOrder | None = None
     num_frames: int = 1
+    reward: Callable[[Array, Array, Array], Array] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __post_init__(self):
         if self.turn_order not in (None, *get_args(TurnOrder)):

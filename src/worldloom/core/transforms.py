@@ -429,6 +429,6 @@ def normalise_actions(env: Environment | PureEnv) -> PureEnv:
     known = {name: getattr(inner, name) for name in names if inner.turn_based or "step" in name}
     return replace(
         inner,
-        spec=replace(inner.spec, action=replace(box, low=-1.0, high=1.0)),
+        spec=replace(inner.spec, action=replace(box, low=-1.0, high=1.0), reward=None),
         **{name: function and scaled(function) for name, function in known.items()},
     )

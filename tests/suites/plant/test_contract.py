@@ -103,6 +103,17 @@ def test_limits_and_loops_name_signals(played):
     loops_of(played.world)  # checks the names in loops
 
 
+def test_a_declared_reward_is_that_of_every_step(played):
+    declared = played.env.spec.reward
+    assert (declared is not None) == (played.name in ("pipeline", "dmsd", "simglucose"))
+    if declared is None:
+        return
+    after = played.steps.obs
+    before = np.concatenate([played.first.obs[:, None], after[:, :-1]], 1)
+    paid = jax.jit(jax.vmap(jax.vmap(declared)))(before, played.actions, after)
+    np.testing.assert_allclose(paid, played.steps.reward, rtol=1e-4, atol=1e-5)
+
+
 def test_shapes_and_types(played):
     spec, steps = played.env.spec, played.steps
     many = (len(STARTS), STEPS)

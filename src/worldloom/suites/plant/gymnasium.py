@@ -39,7 +39,9 @@ def normalised(env: PureEnv) -> PureEnv:
         return shown(*env.step(key, state, action, params))
 
     box = Box(-CLIP, CLIP, (len(world.plant.observation),))
-    return PureEnv(replace(env.spec, observation=box), env.default_params, reset, step, env.base)
+    return PureEnv(
+        replace(env.spec, observation=box, reward=None), env.default_params, reset, step, env.base
+    )
 
 
 def metadata(env: PureEnv) -> dict[str, Any]:

@@ -106,13 +106,21 @@ class Pipeline(Plant):
         return jnp.concatenate([now, x.outlets, x.changes])
 
     def reward(self, x: Channel, u: Array, next_x: Channel, params: PlantParams) -> Array:
-        near = 200.0 - jnp.abs(next_x.outlet - next_x.wanted)
-        return jnp.square(0.01 * near) - 3.0
+        return closeness(next_x.outlet, next_x.wanted)
+
+    def observed_reward(self, obs: Array, u: Array, next_obs: Array, params: PlantParams) -> Array:
+        return closeness(next_obs[0], next_obs[1])
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
         """Exact but for a target that is drawn in this step."""
         x = Channel(obs[0], obs[1], obs[2 : 2 + HISTORY], obs[2 + HISTORY :])
         return self.observe(self._flow(x, u[0], params.physics), params)
+
+
+def closeness(outlet: Array, wanted: Array) -> Array:
+    """((200 - |error|) / 100)^2 - 3."""
+    near = 200.0 - jnp.abs(outlet - wanted)
+    return jnp.square(0.01 * near) - 3.0
 
 
 make = partial(make_world, Pipeline())  # the environment, with the options of `make_world`

@@ -40,6 +40,8 @@ class Plant(Protocol):
     `physics` is a struct of numbers. Randomness comes from `key` alone and is scaled by
     `params.disturbance`; what wears out does so by `params.drift`, as a function of `step`. A class
     need not inherit from this one; ours do, and have what is not different with them from here.
+    Where what is seen decides the reward, `observed_reward(obs, u, next_obs, params)` may say how:
+    model-based learners ask for it.
     """
 
     @property
@@ -162,7 +164,13 @@ class PlantWorld:
             observation=Box(-FAR, FAR, (len(self.plant.observation),)),
             action=Box(-1.0, 1.0, (len(self.plant.action),)),
             horizon=int(self.params.horizon),
+            reward=self.observed_reward if hasattr(self.plant, "observed_reward") else None,
         )
+
+    def observed_reward(self, obs: Array, action: Array, next_obs: Array) -> Array:
+        """The reward () of a step between observations (n,), by an action (m,) in [-1, 1]."""
+        plant: Any = self.plant
+        return plant.observed_reward(obs, self.control(action), next_obs, self.params)
 
     def default_params(self) -> PlantParams:
         return self.params

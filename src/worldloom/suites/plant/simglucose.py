@@ -164,6 +164,9 @@ class Simglucose(Plant):
     def reward(self, x: Person, u: Array, next_x: Person, params: PlantParams) -> Array:
         return reward(x.reading, next_x.reading)
 
+    def observed_reward(self, obs: Array, u: Array, next_obs: Array, params: PlantParams) -> Array:
+        return reward(obs[0], next_obs[0])
+
     def ended(self, x: Person, params: PlantParams) -> Array:
         return (x.mean < params.physics.lowest) | (x.mean > params.physics.highest)
 

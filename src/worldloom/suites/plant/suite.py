@@ -60,6 +60,8 @@ class PlantSettings:
 
 
 _OFFLINE = {"steps": 50_000, "eval_every": 10_000, "checkpoint_every": 10_000, "chunk": 1}
+# Models first, then a policy whose every update is a rollout and its gradient.
+_MODEL_BASED = {"steps": 10_000, "eval_every": 2_000, "checkpoint_every": 2_000, "chunk": 1}
 _OFF_POLICY = {
     "normalise_observations": True,
     "buffer_size": 100_000,
@@ -81,6 +83,8 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     common = {"algo": algo, "eval_episodes": 64}
     if algo == "iql":  # known without importing it, and jax
         return common | _OFFLINE
+    if algo == "mbpo":
+        return common | _MODEL_BASED
     if algo in _ONLINE:
         steps, every, numbers = _ONLINE[algo]
         often = {"steps": steps, "eval_every": every, "checkpoint_every": every}

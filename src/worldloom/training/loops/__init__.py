@@ -36,13 +36,13 @@ def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
         agent = algorithm.make(config.hyper, env.spec, problem.networks)
         loop = StepLoop(env, agent, config.num_worlds, problem.outcomes)
     else:
-        from worldloom.algos.offline import make_table
         from worldloom.training.loops.offline import OfflineLoop
 
         assert problem.data is not None
         data, hyper = problem.data(), config.hyper
+        agent = algorithm.make(hyper, env.spec, problem.networks)
         loop = OfflineLoop(
-            algorithm.make(hyper, env.spec, problem.networks),
+            agent,
             hyper.batch_size,
             hyper.updates_per_iteration,
             mesh,
@@ -50,7 +50,7 @@ def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
             problem.networks.encode,
             env.spec.num_agents,
         )
-        shared, options = (make_table(data, centre=True),), {}
+        shared, options = (agent.table(data),), {}
     trainer = Trainer(loop, shared, seed=config.seed, chunk=config.chunk, **options)
     remedy = "use fewer worlds, a smaller buffer or smaller networks"
     check_memory(f"{config.algo} on {config.env}", trainer.nbytes, remedy, share=0.9)

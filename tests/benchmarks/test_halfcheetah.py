@@ -1,7 +1,9 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from oracles import halfcheetah
+from benchmarks import halfcheetah
+from worldloom.nn.policy import PolicyState
 
 
 def step(metres, torque=0.0):
@@ -35,3 +37,32 @@ def test_batches_of_rows_are_taken_whole():
 def test_scores_run_from_the_published_least_to_the_most():
     assert halfcheetah.normalised_score(-283.0) == 0.0
     assert halfcheetah.normalised_score(2507.0) == 100.0
+
+
+def test_episodes_are_played_from_the_same_starts_and_paid_by_the_rule():
+    pytest.importorskip("mujoco")
+    pytest.importorskip("gymnasium")
+    scorer = halfcheetah.Scorer(2, horizon=4)
+    policy = PolicyState(jnp.full(6, 0.5), jnp.zeros(18), jnp.ones(18), still)
+    found = scorer(policy)
+    assert scorer(policy) == found
+    paid = []
+    for start in scorer._starts:
+        body = mujoco_data()
+        halfcheetah.set_state(body, start)
+        obs = start
+        for _ in range(4):
+            after = halfcheetah.step(body, np.full(6, 0.5))
+            paid.append(float(halfcheetah.reward(obs, np.full(6, 0.5), after)))
+            obs = after
+    assert found == pytest.approx(sum(paid) / 2, abs=1e-3)
+
+
+def still(params, obs):
+    return jnp.broadcast_to(params, (obs.shape[0], 6))
+
+
+def mujoco_data():
+    import mujoco
+
+    return mujoco.MjData(halfcheetah.load())
