@@ -49,7 +49,7 @@ Prints a script that completes commands, worlds, algorithms, run folders and opt
   source <(worldloom completion zsh)       in ~/.zshrc
   worldloom completion fish | source       in ~/.config/fish/config.fish"""
 WITH_WORLD = ("train", "sweep", "bench", "envs")
-WITH_RUN = ("eval", "report", "export", "compare", "pushes", "serve", "runs", "studio")
+WITH_RUN = ("eval", "report", "export", "compare", "select", "pushes", "serve", "runs", "studio")
 
 
 def command(argv: list[str]) -> int:
