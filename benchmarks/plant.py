@@ -81,8 +81,8 @@ class Sizes:
     ope_updates: int = 2_500
     ope_rows: int = 20_000
     ope_episodes: int = 512  # of the truth
-    # Choosing among policies, with the sizes of off-policy evaluation
-    select_plants: tuple[str, ...] = ("reactor", "water", "powergrid")
+    # Choosing among policies, with the sizes and estimates of off-policy evaluation
+    select_plants: tuple[str, ...] = ("reactor", "water", "hvac", "powergrid")
     select_simulations: int = 400
     # How well plants can be controlled
     oracle_plants: tuple[str, ...] = PLANTS

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from worldloom import suites
 from worldloom.core import draws
 from worldloom.suites.plant import Signal, make_world
 from worldloom.suites.plant.mpc import Shooting, oracle_returns
+from worldloom.suites.plant.plant import play_episodes
 from worldloom.suites.plant.references import controller_returns
 
 A, B = np.asarray([[1.0, 0.2], [0.0, 1.0]]), np.asarray([0.0, 0.2])
@@ -63,9 +65,9 @@ def riccati(start):
 
 def test_it_finds_riccatis_optimum_within_two_per_cent():
     env = make_world(Cart())
-    settings = Shooting(horizon=STEPS, gradients=40, learning_rate=0.02, samples=16)
+    settings = Shooting(horizon=STEPS, gradients=40, samples=16)
     found = oracle_returns(env, 6, seed=5, settings=settings)
-    keys = draws.split(draws.split(draws.as_key(np.asarray([0, 5], np.uint32)))[0], 6)
+    keys = draws.split(draws.split(jax.random.key(5))[0], 6)
     starts = [np.asarray(env.base.plant.start(key, None), float) for key in keys]
     best = np.asarray([-riccati(start) for start in starts])
     assert (found <= 0.999 * best).all(), "nobody beats the optimum"  # of negative returns
@@ -75,29 +77,27 @@ def test_it_finds_riccatis_optimum_within_two_per_cent():
 @pytest.mark.slow
 def test_it_beats_tuned_loops_and_every_constant():
     env = suites.make("dmsd", horizon=60)
-    planned = oracle_returns(env, 4, settings=Shooting(horizon=25)).mean()
-    tuned = controller_returns(env, "pid_tuned", 64)
-    assert planned > tuned.mean() + 3.0 * tuned.std() / 2.0, "of as many episodes"
-    levels = np.linspace(-1.0, 1.0, 5)
-    constants = [_constant(env, np.asarray([a, b], np.float32)) for a in levels for b in levels]
-    assert planned > max(constants)
+    planned = oracle_returns(env, 4, settings=Shooting(horizon=25))
+    tuned = controller_returns(env, "pid_tuned", 4)  # from the same starts, without chance
+    assert planned.mean() > tuned.mean()
+    levels = jnp.linspace(-1.0, 1.0, 9)
+    pairs = jnp.stack(jnp.meshgrid(levels, levels), -1).reshape(-1, 2)
+    constants = jax.jit(jax.vmap(lambda action: constant_return(env, action)))(pairs)
+    assert planned.mean() > float(constants.max())
 
 
-def _constant(env, action):
-    """The mean return of always the same action."""
-    import jax
-
-    from worldloom.suites.plant.plant import play_episodes
+def constant_return(env, action):
+    """The mean return of always the same action, from the same starts."""
 
     def choose(obs, memory, key):
-        return (jnp.broadcast_to(action, (16, 2)),), memory
+        return (jnp.broadcast_to(action, (4, 2)),), memory
 
-    keys = draws.split(jax.random.key(1))
+    keys = draws.split(jax.random.key(0))
     reward = play_episodes(
-        env, env.default_params(), (keys[0], keys[1]), 16, lambda state: (), choose,
+        env, env.default_params(), (keys[0], keys[1]), 4, lambda state: (), choose,
         lambda obs, alive, chosen, after: jnp.where(alive, after.reward, 0.0),
     )  # fmt: skip
-    return float(reward.sum(0).mean())
+    return reward.sum(0).mean()
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -103,3 +103,26 @@ def test_a_lonely_area_without_governor_falls_as_its_inertia_says(inertia):
     np.testing.assert_allclose(
         after[FREQUENCY], -100.0 / 2000.0 * 60.0 / (2.0 * inertia), rtol=1e-4
     )
+
+
+def test_turbines_move_no_faster_than_their_rate():
+    """A valve that is wide open at once: 2 MW a second of 2,000 are a thousandth."""
+    slow = powergrid.make(rate_limit=0.001, tie=0.0, load_return=0.0)
+    obs = jnp.zeros(17, jnp.float32).at[VALVE].set(100.0)
+    asked = jnp.asarray(slow.base.action(np.full(3, 100.0)), jnp.float32)
+    after = slow.base.model()(obs, asked)
+    np.testing.assert_allclose(after[POWER], 2.0, rtol=1e-4)
+    assert (powergrid.make(tie=0.0).base.model()(obs, asked)[POWER] > 50.0).all()
+
+
+def test_governors_do_not_see_what_is_within_their_dead_band():
+    numb = powergrid.make(dead_band=0.036, tie=0.0, load_return=0.0)
+    plain = powergrid.make(tie=0.0, load_return=0.0)
+    still, small = jnp.zeros(3, jnp.float32), jnp.zeros(17, jnp.float32).at[FREQUENCY].set(0.03)
+    np.testing.assert_array_equal(numb.base.model()(small, still)[VALVE], 0.0)
+    assert (plain.base.model()(small, still)[VALVE] < -5.0).all()
+    # Beyond it they see the rest.
+    large = jnp.zeros(17, jnp.float32).at[FREQUENCY].set(0.136)
+    beyond = jnp.zeros(17, jnp.float32).at[FREQUENCY].set(0.1)
+    found, rest = (env.base.model()(x, still) for env, x in ((numb, large), (plain, beyond)))
+    np.testing.assert_allclose(found[VALVE], rest[VALVE], rtol=0.05)

@@ -3,12 +3,12 @@
 import json
 import re
 import shutil
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import worldloom
-from report.reading import drawings
 from worldloom.algos.policy_selection import Decision, Selection
 from worldloom.cli.main import main
 from worldloom.suites.plant.select import LOGGED, MOST_OUTSIDE, candidate_of, logged_behaviour
@@ -64,8 +64,9 @@ def test_the_page_shows_every_interval_and_the_answer(tmp_path):
     assert "mind the &lt;gap&gt;" in html
     assert "worldloom export &#39;runs/a b&#39;" in html
     assert "70 %" in html
-    wide, narrow = [d for d in drawings(html) if d.findall(".//{*}g[@class='interval']")]
-    for drawing in (wide, narrow):
+    drawn = [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", html, re.S)]
+    assert len(drawn) == 2, "for a desk and for a phone"
+    for drawing in drawn:
         titles = [g.find("{*}title").text for g in drawing.findall(".//{*}g[@class='interval']")]
         assert [title.split(":")[0] for title in titles] == [LOGGED, "td3bc <b>", "iql"]
     html = write_selection(made_up(None), tmp_path / "none.html").read_text()

@@ -18,15 +18,14 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
-from worldloom.suites.plant.controllers import TUNINGS, Tuning, loops_of
+from worldloom.suites.plant.controllers import TUNED, TUNINGS, Tuning, loops_of
 from worldloom.suites.plant.plant import PlantWorld, play_episodes
 
 TABLE = Path(__file__).parent / "assets" / "references.json"
-# How the plant's loops are tuned, but for a noise that nobody would see.
 CONTROLLERS = {
     "random": TUNINGS["random"],
     "pid_detuned": Tuning(0.5, 1e-3, False),
-    "pid_tuned": Tuning(1.0, 1e-3, False),
+    "pid_tuned": TUNED,
 }
 SHOWN = {"random": "random actions", "pid_tuned": "its PID loops", "oracle": "oracle"}
 
