@@ -64,10 +64,10 @@ def command(argv: list[str]) -> int:
     doubts = {one.name: "; ".join(one.doubts) for one in every if one.doubts}
     if doubts:
         console.facts("doubts", doubts)
-    for note in selection.notes:
-        console.say(f"mind: {note}")
     chosen, reason = selection.decision
-    console.facts(f"recommended: {chosen or 'none, keep what you have'}", {"because": reason})
+    said = {"because": reason, "mind": "; ".join(selection.notes)}
+    said = {name: text for name, text in said.items() if text}
+    console.facts(f"recommended: {chosen or 'none, keep what you have'}", said)
     console.say(f"written to {args.out} and {page}")
     best = selection.candidates[0].details["run"]
     if chosen:
