@@ -58,6 +58,10 @@ class Shooting:
 
 # Where the default is not what a plant needs: how late actions show, and what chance decides.
 SETTINGS = {
+    # Its reward is a peak of a centimetre's width.
+    "dmsd": Shooting(horizon=20, gradients=40, rates=(0.3, 0.05, 0.01)),
+    "reactor": Shooting(horizon=15, gradients=20, rates=(0.2, 0.05, 0.01)),
+    "powergrid": Shooting(horizon=20),
     "pipeline": Shooting(horizon=60, every=2),
     # Meals are no chance, doses are rounded and have no slope, and a hundredth of the pump's range
     # is a large one.
