@@ -48,6 +48,11 @@ MEANING = {
         "ope_coverage_95": "nominal 95 % intervals of off-policy estimates that hold the truth",
         "ope_relative_width": "their mean width / the spread of true returns within a plant",
         "ope_rank_correlation": "Spearman's, of estimated and true returns of policies",
+        "select_sound_share": "policies recommended from a log that earn more than the log did",
+        "select_regret_vs_uniform": "regret after 16 trials of 6 policies, a bandit with "
+        "off-policy estimates as priors / trials shared out evenly",
+        "pid_oracle_share": "of the way from random actions to planning with the true plant, what "
+        "the plants' own PID loops go, mean over plants",
         "filter_time_share": "box, rates and one linear barrier: the safety filter's time / that "
         "of a 2x256 policy, batch 1,024",
         "shipped_filter_time_share": "the same of all that a reactor's bundle holds, lookahead "

@@ -22,7 +22,7 @@ from worldloom.training.console import table
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["plant"]
-SECTIONS = ("speed", "steps", "safety", "serving", "ope", "plants", "scores")
+SECTIONS = ("speed", "steps", "safety", "serving", "ope", "select", "oracle", "plants", "scores")
 PLANTS = (
     "reactor",
     "powergrid",
@@ -86,6 +86,14 @@ class Sizes:
     ope_updates: int = 2_500
     ope_rows: int = 20_000
     ope_episodes: int = 512  # of the truth
+    # Choosing among policies, with the sizes and estimates of off-policy evaluation
+    select_plants: tuple[str, ...] = ("reactor", "water", "hvac", "powergrid")
+    select_simulations: int = 400
+    # How well plants can be controlled
+    oracle_plants: tuple[str, ...] = PLANTS
+    oracle_references: int = 512  # episodes of random actions and of loops
+    oracle_episodes: int = 16
+    oracle_change: Mapping[str, Any] = field(default_factory=dict)  # of `mpc.Shooting`
     # Safety
     cases: int = 1_000_000
     filter_batch: int = 1024
@@ -130,6 +138,12 @@ QUICK = Sizes(
     ope_updates=2,
     ope_rows=600,
     ope_episodes=4,
+    select_plants=("water",),
+    select_simulations=2,
+    oracle_plants=("dmsd",),
+    oracle_references=4,
+    oracle_episodes=2,
+    oracle_change={"horizon": 2, "samples": 4, "rounds": 1, "gradients": 1, "refined": 1},
     cases=64,
     filter_batch=8,
     filter_repeats=2,
@@ -150,7 +164,7 @@ class BenchPlant:
     out: Path | None = None
     """Where to write; benchmarks/results/plant.json, or plant-partial / plant-quick beside it."""
     only: tuple[str, ...] = ()
-    """Sections (speed, steps, safety, serving, ope, plants, scores); all if none is named."""
+    """Sections (speed, steps, safety, serving, ope, select, oracle, plants, scores); or all."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -230,6 +244,8 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         "safety": safety,
         "serving": serving,
         "ope": off_policy_evaluation,
+        "select": selection,
+        "oracle": oracle,
         "plants": plants,
         "scores": scores,
     }
@@ -418,6 +434,20 @@ def off_policy_evaluation(sizes: Sizes, record: Record) -> None:
     raw |= plant_ope.figures(raw["rows"])
     for name in ("coverage_95", "relative_width", "rank_correlation"):
         record.result["ratios"][f"ope_{name}"] = raw[name]
+
+
+def selection(sizes: Sizes, record: Record) -> None:
+    """Which of several policies is chosen: by estimates, and with a budget of trials."""
+    from benchmarks import plant_select
+
+    plant_select.section(sizes, record)
+
+
+def oracle(sizes: Sizes, record: Record) -> None:
+    """Returns of random actions, the plants' loops and planning with the true plant."""
+    from benchmarks import plant_oracle
+
+    plant_oracle.section(sizes, record)
 
 
 def plants(sizes: Sizes, record: Record) -> None:

@@ -73,6 +73,9 @@ def plant_table(
                 row |= violations(scored.filtered_trajectories, hard, "filtered")
                 if scored.score is not None:
                     row["score"] = scored.score
+                share = scored.oracle_share(scored.bare)
+                if share is not None:
+                    row["oracle_share"] = share
                 rows.append(row)
                 note(
                     f"  {plant} {quality} {algo}: {row['return']:.1f} bare, {row['filtered']:.1f} "

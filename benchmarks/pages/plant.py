@@ -6,6 +6,8 @@ Sections of `raw`, each of which may be missing, as may anything in them:
     steps     {"steps_per_second": {player: number}, "batch", "unit", ...}
     scores    [{"dataset", "algo", "mean", "std", "seeds", "published", "published_std", ...}]
     ope       {"pairs", "coverage_95", ..., "methods": {name: figures}, "rows": [...]}
+    select    {"regret": {way: [at each budget]}, "logs": [{"plant", "quality", ...}]}
+    oracle    {plant: {controller: {"return", "stderr", "episodes"}}}
     plants    [{"plant", "quality", "algo", "return", "data", "filtered", ...}]
     safety    {"cost": {plant: figures}, "attacks": {plant: {adversary: counts}}}
     serving   {"requests_per_second", "p50_ms", "p99_ms", "kills", "lost_records", ...}
@@ -70,6 +72,8 @@ def sections(raw: Mapping[str, Any]) -> list[page.Part]:
     made = {
         "scores": _scores,
         "ope": _off_policy,
+        "select": _selection,
+        "oracle": _oracle,
         "plants": _plants,
         "speed": _speed,
         "steps": _steps,
@@ -240,6 +244,45 @@ def _off_policy(raw: Any) -> page.Part:
     plain = {name: value for name, value in raw.items() if isinstance(value, int | float)}
     parts = [page.table((), [[name.replace("_", " "), value] for name, value in plain.items()])]
     return page.section("Off-policy evaluation", *parts, page.measured_table(head, rows), text=text)
+
+
+def _selection(raw: Any) -> page.Part:
+    """Regret by budget and way of choosing, and what was recommended from each log."""
+    raw = _mapping(raw)
+    logs = [_mapping(log) for log in raw.get("logs") or ()]
+    budgets = list(logs[0].get("budgets") or ()) if logs else []
+    regret = _mapping(raw.get("regret"))
+    rows = [[way.replace("_", " "), *values] for way, values in regret.items()]
+    kept = ("plant", "quality", "recommended", "reason")
+    choices = [[log.get(name) or "none" for name in kept] for log in logs]
+    text = (
+        "Regret: what the chosen policy earns less than the best of six, as a share of what lies "
+        "between best and worst; after so many trial episodes, mean over logs and simulations."
+    )
+    return page.section(
+        "Choosing among policies",
+        page.table(["way", *(f"{b} episodes" for b in budgets)], rows) if rows else "",
+        page.table(["plant", "log", "recommended", "because"], choices),
+        text=text,
+    )
+
+
+def _oracle(raw: Any) -> page.Part:
+    """Mean returns by plant, a controller a column, and the share that tuned loops reach."""
+    names = ("random", "pid_detuned", "pid_tuned", "oracle")
+    rows = []
+    for plant, row in _mapping(raw).items():
+        means = [_value(_mapping(_mapping(row).get(name)).get("return")) for name in names]
+        low, tuned, high = means[0], means[2], means[3]
+        known = low is not None and tuned is not None and high is not None and high != low
+        share = 100.0 * (tuned - low) / (high - low) if known else None
+        rows.append([plant, *means, share])
+    head = ["plant", "random actions", "PID, half gains", "PID", "oracle", "PID, oracle share, %"]
+    text = (
+        "Mean return of an episode. The oracle plans every action anew with the true plant and "
+        "its whole state; it does not know what chance will bring."
+    )
+    return page.section("How well plants can be controlled", page.table(head, rows), text=text)
 
 
 def _plants(raw: Any) -> page.Part:

@@ -3,18 +3,29 @@
 Everything is imported when first used: `import worldloom` itself imports no jax.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from worldloom.algos.policy_selection import Selection
     from worldloom.core.protocols import PureEnv
     from worldloom.training.hooks import Hooks
     from worldloom.training.run import Run
     from worldloom.training.suite import Evaluation
 
 __version__ = "0.2.0"
-__all__ = ["algorithms", "evaluate", "load", "make", "register", "resume", "train", "worlds"]
+__all__ = [
+    "algorithms",
+    "evaluate",
+    "load",
+    "make",
+    "register",
+    "resume",
+    "select",
+    "train",
+    "worlds",
+]
 
 
 def make(name: str, **options: Any) -> "PureEnv":
@@ -132,3 +143,35 @@ def load(folder: str | Path) -> "Run":
 def evaluate(folder: str | Path, episodes: int | None = None, seed: int = 0) -> "Evaluation":
     """Scores of a run's newest checkpoint in fresh episodes."""
     return load(folder).evaluate(episodes, seed)
+
+
+def select(
+    runs: "Sequence[str | Path]", dataset: str | Path | None = None, **options: Any
+) -> "Selection":
+    """Which of several trained policies to use, judged from logged data: a choice, or none.
+
+    ``select(["runs/A", "runs/B"], "log.npz").decision`` has the choice and the reason in a line.
+
+    Args:
+        runs: run folders of one world, of any algorithms.
+        dataset: the log to judge by; by default what the runs learned from.
+        options: updates (2,500, of each network that estimates are made with), gamma (0.99),
+            episodes (0: how many may be tried in the world), seed, and out, a JSON file to write.
+    """
+    from worldloom import suites
+    from worldloom.training.config import read_header
+
+    if not runs:
+        raise ValueError("select: name one run folder or more, as in: runs/A runs/B")
+    kinds = {folder: suites.suite(read_header(folder)["suite"]) for folder in runs}
+    for folder, suite in kinds.items():
+        if suite.select is None:
+            raise ValueError(
+                f"{folder} is a run of the {suite.name} suite, whose policies cannot be judged "
+                "from logged data; `worldloom compare` sets its runs side by side"
+            )
+    if len({suite.name for suite in kinds.values()}) > 1:
+        raise ValueError("select: these runs are of different suites; name runs of one world")
+    chosen = next(iter(kinds.values())).select
+    assert chosen is not None
+    return chosen(runs, dataset, **options)

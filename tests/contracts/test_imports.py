@@ -78,6 +78,7 @@ def test_every_command_and_every_part_of_a_suite_is_where_it_is_said_to_be():
         suite = suites.suite(name)
         places |= {world.make for world in suite.worlds.values()} | set(WRITERS.values())
         parts = [suite.problem, suite.page, suite.export, suite.film, suite.play, suite.studio]
+        parts.append(suite.select)
         documented = [part.__doc__ for part in parts if part is not None]
         places |= {text.split("`")[1] for text in documented if text and text.startswith("See `")}
     assert len(places) > 30

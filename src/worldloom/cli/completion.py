@@ -49,7 +49,8 @@ Prints a script that completes commands, worlds, algorithms, run folders and opt
   source <(worldloom completion zsh)       in ~/.zshrc
   worldloom completion fish | source       in ~/.config/fish/config.fish"""
 WITH_WORLD = ("train", "sweep", "bench", "envs")
-WITH_RUN = ("eval", "report", "compare", "serve", "runs", "studio")  # and whatever takes a `run`
+# And whatever takes a `run`.
+WITH_RUN = ("eval", "report", "compare", "select", "serve", "runs", "studio")
 
 
 def command(argv: list[str]) -> int:

@@ -25,6 +25,7 @@ COMMANDS = {
     "eval": "score a trained run, film it, or play yourself",
     "sweep": "train over a grid of settings or seeds",
     "compare": "set runs in one world side by side",
+    "select": "say which trained policy logged data speak for, or none",
     "report": "write the page of a run, comparison or sweep",
     "studio": "show all runs in the browser, and play in their worlds",
     "export": "write a trained policy as a bundle",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from worldloom.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from worldloom.algos.policy_selection import Selection
     from worldloom.core.protocols import PureEnv
     from worldloom.core.types import Array, PyTree
     from worldloom.nn.networks import Networks
@@ -44,7 +45,8 @@ class Suite:
     not tell them. export(run, folder): writes a policy's bundle. film(run, path, seed): writes a
     GIF of an episode. play(run or env, seed): lets a person play. studio(run or env): a `Session`
     for the browser, which the module `studio.js` beside it shows. presets: settings by name to
-    start from. commands: its own commands, name -> ("module:function", one line for people).
+    start from. select(folders, dataset, ...): which policy of several runs logged data speak for, a
+    `Selection`. commands: its own commands, name -> ("module:function", one line for people).
     no_resume(settings): why a run with these settings can never go on; "" where it can.
     definition: worlds in YAML files: keys that only its own have, and "module:function" that makes
     one from a path.
@@ -61,6 +63,7 @@ class Suite:
     film: Callable[..., Path] | None = None
     play: Callable[..., Any] | None = None
     studio: "Callable[..., Session] | None" = None
+    select: "Callable[..., Selection] | None" = None
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     no_resume: Callable[[Mapping[str, Any]], str] = lambda settings: ""

@@ -103,3 +103,27 @@ def test_a_lonely_area_without_governor_falls_as_its_inertia_says(inertia):
     np.testing.assert_allclose(
         after[FREQUENCY], -100.0 / 2000.0 * 60.0 / (2.0 * inertia), rtol=1e-4
     )
+
+
+def test_turbines_move_no_faster_than_their_rate():
+    """A valve that is wide open at once: 2 MW a second of 2,000 are a thousandth."""
+    slow = powergrid.make(rate_limit=0.001, tie=0.0, load_return=0.0)
+    obs = jnp.zeros(17, jnp.float32).at[VALVE].set(100.0)
+    asked = jnp.asarray(slow.base.action(np.full(3, 100.0)), jnp.float32)
+    after = slow.base.model()(obs, asked)
+    np.testing.assert_allclose(after[POWER], 2.0, rtol=1e-4)
+    assert (powergrid.make(tie=0.0).base.model()(obs, asked)[POWER] > 10.0).all()
+
+
+def test_governors_do_not_see_what_is_within_their_dead_band():
+    heavy = {"tie": 0.0, "load_return": 0.0, "inertia": 1e6}  # the frequency stays where it is
+    numb, plain = (powergrid.make(dead_band=band, **heavy) for band in (0.036, 0.0))
+    still = jnp.zeros(3, jnp.float32)
+
+    def valve(env, frequency):
+        obs = jnp.zeros(17, jnp.float32).at[FREQUENCY].set(frequency)
+        return np.asarray(env.base.model()(obs, still)[VALVE])
+
+    np.testing.assert_array_equal(valve(numb, 0.03), 0.0)
+    np.testing.assert_allclose(valve(plain, 0.03), -0.03 / 2.4 * 2000.0, rtol=0.01)
+    np.testing.assert_allclose(valve(numb, -0.136), valve(plain, -0.1), rtol=1e-3)

@@ -30,6 +30,7 @@ TUNINGS: dict[Quality, Tuning] = {
     "medium": Tuning(0.5, 0.3, False),
     "random": Tuning(0.0, 1.0, True),
 }
+TUNED = Tuning(1.0, 1e-3, False)  # the loops by themselves, with a noise that nobody would see
 SMALLEST_ROOM = 2e-3  # for noise, at the ends themselves
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety import ControlState, SafetyConstraints, filter_batch, initial_memory
 from worldloom.suites.plant.plant import play_episodes
+from worldloom.suites.plant.references import references
 from worldloom.suites.plant.types import EnvironmentState
 from worldloom.training.evaluate import or_random, ratio_error, standard_error, with_error
 
@@ -89,19 +90,30 @@ class PlantEvaluation:
     spurious_trips: int  # episodes stopped though the bare policy crosses no hard limit
     score: float | None  # of the bare policy, as NeoRL-2 normalises it, where it has the plant
     seconds: float
+    references: Mapping[str, float] | None = None  # returns to compare with, where they are known
 
     @property
     def mean(self) -> float:
         """The return of what is shipped."""
         return float(self.filtered.returns.mean())
 
+    def oracle_share(self, outcome: Outcome) -> float | None:
+        """Of the way from random actions to an oracle that plans; None where it is not known."""
+        if self.references is None:
+            return None
+        low, high = self.references["random"], self.references["oracle"]
+        return float((outcome.returns.mean() - low) / (high - low))
+
     def to_dict(self) -> dict[str, Any]:
-        filtered = self.filtered.to_dict()
+        bare, filtered = self.bare.to_dict(), self.filtered.to_dict()
+        if self.references is not None:
+            bare["oracle_share"] = self.oracle_share(self.bare)
+            filtered["oracle_share"] = self.oracle_share(self.filtered)
         return {
             "mean": self.mean,
             "stderr": filtered["return_stderr"],
             "episodes": len(self.filtered.returns),
-            "bare": self.bare.to_dict(),
+            "bare": bare,
             "filtered": filtered,
             "spurious_trips": self.spurious_trips,
         } | ({} if self.score is None else {"score": self.score})
@@ -126,6 +138,12 @@ class PlantEvaluation:
             lines["spurious trips"] = (
                 f"{self.spurious_trips} of {len(self.filtered.returns)} episodes: stopped, "
                 "where the bare policy crosses no hard limit"
+            )
+        shares = self.oracle_share(self.bare), self.oracle_share(self.filtered)
+        if shares[0] is not None:
+            lines["oracle share"] = (
+                f"{shares[0]:.1%} bare, {shares[1]:.1%} filtered, of the way from random actions "
+                "to planning with the true plant"
             )
         if self.score is not None:
             lines["normalised score"] = f"{self.score:.1f}, as NeoRL-2 has it, bare"
@@ -170,6 +188,7 @@ class PlantEvaluator:
             spurious_trips=spurious_trips(bare, filtered, hard),
             score=normalised_score(self.env, float(alone.returns.mean())),
             seconds=time.perf_counter() - start,
+            references=references(self.env.base),
         )
 
     def _episodes(

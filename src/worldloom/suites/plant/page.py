@@ -215,6 +215,12 @@ def _scores(run: Run, plant: PlantFacts) -> list[Fact]:
             text = f"{text}; {said.strip()}" if own else text
         shown = number(row.get("return")), spread(row.get("return_stderr"))
         items.append((f"return, {name}", *shown, text))
+    if filtered.get("oracle_share") is not None:
+        text = (
+            "of the way from random actions to planning with the true plant; bare: "
+            f"{percent(bare.get('oracle_share'))} %"
+        )
+        items.append(("oracle share, as shipped", percent(filtered["oracle_share"]), "%", text))
     if last.get("score") is not None:
         text = "of the bare policy; 0 and 100 as NeoRL-2 has them"
         items.append(("normalised score", number(last["score"]), "", text))

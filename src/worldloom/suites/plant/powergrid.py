@@ -12,6 +12,10 @@ all of them deviations from the schedule and powers in shares of an area's base,
     T_t dP_m,i/dt = P_v,i - P_m,i
     T_g dP_v,i/dt = P_ref,i - f_i / R - P_v,i
 
+Two things that the paper leaves out and steam turbines have are options: `rate_limit`, the most by
+which a turbine's power changes (0.0017 of the base a second is a usual 10 % a minute), and
+`dead_band`, deviations of the frequency that governors do not see (0.036 Hz is a usual one).
+
 Lines are not linearised, so areas that swing too far apart fall out of step. Loads wander and, now
 and then, jump. As the grid drifts it loses inertia: turbines give way to inverters.
 
@@ -64,6 +68,8 @@ class Network(struct.PyTreeNode):
     jump_chance: Any = 0.01  # a step and area
     jump: Any = 0.06  # at most, either way
     lost_inertia: Any = 0.5  # of H, in an episode that drifts
+    rate_limit: Any = 1e3  # of turbines, shares of the base a second; as it is, none
+    dead_band: Any = 0.0  # Hz, either way, of governors
 
 
 def _loops() -> tuple[Loop, ...]:
@@ -130,11 +136,12 @@ class PowerGrid(Plant):
             sent = n.tie * jnp.sin(x.angle - x.angle[TO])
             balance = x.power - x.load - n.damping * x.frequency - sent
             received = jnp.zeros(AREAS, jnp.float32).at[TO].add(sent)
+            seen = x.frequency - jnp.clip(x.frequency, -n.dead_band, n.dead_band)
             return Grid(
                 2.0 * jnp.pi * x.frequency,
                 n.nominal / (2.0 * n.inertia) * (balance + received),
-                (x.valve - x.power) / n.turbine,
-                (asked - x.frequency / n.droop - x.valve) / n.governor,
+                jnp.clip((x.valve - x.power) / n.turbine, -n.rate_limit, n.rate_limit),
+                (asked - seen / n.droop - x.valve) / n.governor,
                 jnp.zeros(AREAS, jnp.float32),
             )
 

@@ -31,6 +31,7 @@ from worldloom.suites.plant.evaluate import PlantEvaluator, save_trajectories
 from worldloom.suites.plant.filtering import behind_filter, filter_outcomes
 from worldloom.suites.plant.ope import OPE_FILE, OPE_KEY, off_policy_evaluation
 from worldloom.suites.plant.plant import PlantWorld, plant_of
+from worldloom.suites.plant.references import SHOWN, references
 from worldloom.suites.plant.safety import constraint_text, constraints_in
 from worldloom.suites.plant.suite import DATA_QUALITIES
 from worldloom.training import loops
@@ -78,6 +79,10 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
 
     def about(run: Run) -> Mapping[str, Any]:
         known = {"plant": plant_facts(world), "constraints": list(constraints.names)}
+        compared = references(world)
+        if compared is not None:
+            scores = {text: compared[name] for name, text in SHOWN.items()}
+            known |= {"reference_scores": scores}
         if not offline:
             return known
         log = data()

@@ -116,6 +116,7 @@ SUITE = Suite(
     **usual_parts("worldloom.suites.plant"),
     export=lazy("worldloom.suites.plant.export:export_run"),
     studio=lazy("worldloom.suites.plant.studio:PlantSession"),
+    select=lazy("worldloom.suites.plant.select:select_policy"),
     commands={
         "data": (
             "worldloom.suites.plant.data_command:command",
