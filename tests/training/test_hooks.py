@@ -121,7 +121,7 @@ class Best(Hook):
         (["wandb"], "hooks: 'wandb' is no function of (steps, metrics), and no Hook"),
         (3, "hooks=3: give a list of functions of (steps, metrics)"),
     ],
-    ids=str,
+    ids=["a class", "one argument", "a text", "a number"],
 )
 def test_what_is_no_hook_is_refused_before_anything_is_written(counting, tmp_path, hooks, message):
     with pytest.raises(ValueError, match=re.escape(message)):
