@@ -206,16 +206,17 @@ def _pieces(x: Array) -> list[Array]:
 class LoopEngine(Engine):
     """`mj_step`, one world after the other, in numpy: slow, obvious, and what the others must be.
 
-    Works on numpy arrays outside of jit.
+    Works on numpy arrays outside of jit. `model` and `data` are MuJoCo's, as the last world left
+    them: contacts and forces are those of the instant before the engine's last step.
     """
 
     def __init__(self, robot: Robot):
         super().__init__(robot)
-        self._model = copy.copy(robot.model)  # its fields are written to
-        self._data = mujoco().MjData(self._model)
+        self.model = copy.copy(robot.model)  # its fields are written to
+        self.data = mujoco().MjData(self.model)
 
     def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
-        engine, model, data = mujoco(), self._model, self._data
+        engine, model, data = mujoco(), self.model, self.data
         nq, nv = model.nq, model.nv
         fields = {} if domain is None else self._fields.of(np, domain)
         rows = self.unpack(physics.full)

@@ -1,13 +1,19 @@
 """What happened to one robot in one episode, in plain numpy: what films and replays are made of."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core import draws
+from worldloom.suites.robot.engines import LoopEngine
+from worldloom.suites.robot.forces import Forces, read_forces
+from worldloom.suites.robot.model import CONTROL_SECONDS
+from worldloom.suites.robot.types import Domain, Physics, Reading
 
 if TYPE_CHECKING:
     from worldloom.suites.robot.world import RobotWorld
@@ -15,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """T steps of control; row t is what was read after step t and what was asked for in it."""
+    """T steps of control; row t is what was read after step t and what was asked for in it.
+
+    Pushes and forces may be missing: who makes a recording by other means need not know them.
+    """
 
     qpos: np.ndarray  # (T, nq)
     target: np.ndarray  # (T, n) of the servos, rad
@@ -26,17 +35,33 @@ class Recording:
     names: tuple[str, ...]  # (k) of the terms
     fell: bool = False  # in the last step
     diverged: bool = False  # likewise: the simulation had diverged
+    push: np.ndarray | None = None  # (T, 2) on the base, along the world's x and y, N
+    torque: np.ndarray | None = None  # (T, n) of the servos, Nm
+    force: np.ndarray | None = None  # (T, 2, 3) of contacts on the feet, in the world's frame, N
+    pressure: np.ndarray | None = None  # (T, 2, 3) the centre of pressure of each, m
 
     def __len__(self) -> int:
         return len(self.qpos)
+
+    @property
+    def total(self) -> float:
+        """The return: the sum of all rewards."""
+        return float(self.terms.sum() * CONTROL_SECONDS)
 
 
 def record_episode(
     world: "RobotWorld", act: Callable[[Any], Any], seed: int, steps: int
 ) -> Recording:
-    """Plays one episode of at most `steps` and writes it down.
+    """Plays one episode of at most `steps` and writes it down; see `record_episodes`."""
+    return record_episodes(world, act, [seed], steps)[0]
 
-    `act` takes observations of one world (1, ...) and returns actions (1, n); it may be compiled
+
+def record_episodes(
+    world: "RobotWorld", act: Callable[[Any], Any], seeds: Sequence[int], steps: int
+) -> list[Recording]:
+    """Plays an episode of at most `steps` from each of E seeds, side by side, and writes them down.
+
+    `act` takes observations of E worlds (E, ...) and returns actions (E, n); it may be compiled
     or plain Python. The same seed is the same start and the same noise.
     """
     if steps < 1:
@@ -44,9 +69,9 @@ def record_episode(
     params = world.params
 
     @jax.jit
-    def advance(key: Any, state: Any, action: Any) -> Any:
-        _, target, _ = world.drive(params.rules, state, action)
-        state, timestep = world.step_many(key[None], state, action, params)
+    def advance(keys: Any, state: Any, action: Any) -> Any:
+        _, target, push = world.drive(params.rules, state, action)
+        state, timestep = world.step_many(keys, state, action, params)
         info = timestep.info
         row = {
             "qpos": state.physics.reading.qpos,
@@ -55,18 +80,55 @@ def record_episode(
             "velocity": info.velocity,
             "command": info.command,
             "contact": info.contact,
+            "push": push,
         }
         ends = {"fell": info.fell, "diverged": info.diverged, "over": timestep.truncated}
-        return state, timestep.obs, jax.tree.map(lambda x: x[0], (row, ends))
+        return state, timestep.obs, row, ends
 
-    reset_key, play_key = draws.split(jax.random.key(seed))
-    state, first = jax.jit(world.reset_many)(reset_key[None], params)
-    obs, rows, ends = first.obs, [], {}
-    for key in draws.split(play_key, steps):
-        state, obs, (row, ends) = advance(key, state, np.asarray(act(obs), np.float32))
-        rows.append(row)
-        if any(ends.values()):
+    keys = [draws.split(jax.random.key(seed)) for seed in seeds]
+    play_keys = jnp.stack([draws.split(play, steps) for _, play in keys], axis=1)
+    state, first = jax.jit(world.reset_many)(jnp.stack([reset for reset, _ in keys]), params)
+    obs, loop = first.obs, LoopEngine(world.robot)
+    domain = jax.tree.map(np.asarray, state.domain) if world.randomised else None
+    rows: list[list[dict[str, Any]]] = [[] for _ in seeds]
+    last: list[dict[str, Any]] = [{} for _ in seeds]
+    for step_keys in play_keys:
+        before = world.engine.unpack(state.physics.full)
+        state, obs, row, ends = advance(step_keys, state, np.asarray(act(obs), np.float32))
+        row, ends = jax.tree.map(np.asarray, (row, ends))
+        for i in range(len(seeds)):
+            if not any(last[i].values()):  # else it is over, whatever its world does now
+                begun, row_i, domain_i, last[i] = jax.tree.map(
+                    operator.itemgetter(slice(i, i + 1)), (before, row, domain, ends)
+                )
+                rows[i].append(row_i | _forces(loop, begun, row_i, domain_i, last[i]["diverged"]))
+        if all(any(ends.values()) for ends in last):
             break
-    columns: dict[str, Any] = jax.tree.map(lambda *x: np.stack(x), *rows)
-    fell, diverged = bool(ends["fell"]), bool(ends["diverged"])
-    return Recording(**columns, names=world.task.terms, fell=fell, diverged=diverged)
+    return [
+        Recording(
+            **{name: np.concatenate([row[name] for row in some]) for name in some[0]},
+            names=world.task.terms,
+            fell=bool(ends["fell"][0]),
+            diverged=bool(ends["diverged"][0]),
+        )
+        for some, ends in zip(rows, last, strict=True)
+    ]
+
+
+def _forces(
+    loop: LoopEngine, begun: np.ndarray, row: dict[str, Any], domain: Domain | None, diverged: Any
+) -> dict[str, np.ndarray]:
+    """What acted on a robot in a step (1, ...): the step is done again by MuJoCo, which tells all.
+
+    No engine keeps contact forces or torques with its states: of all readers this is the only one
+    who wants them. Where the simulation diverged there is nothing to believe: zeros.
+    """
+    n = loop.robot.num_joints
+    read = Forces(np.zeros(n), np.zeros((2, 3)), np.zeros((2, 3)))
+    if not diverged:
+        nq, nv = loop.model.nq, loop.model.nv
+        qpos, qvel, warmstart = np.split(begun, [nq, nq + nv], axis=-1)
+        start = Physics(loop.pack(qpos, qvel, warmstart), Reading(qpos, qvel, np.zeros((1, 0))))
+        loop.step(start, row["target"], row["push"], domain)
+        read = read_forces(loop.robot, loop.model, loop.data)
+    return {name: x[None] for name, x in read._asdict().items()}
