@@ -166,6 +166,9 @@ def test_a_robot_is_asked_for_a_speed_and_pushed_until_it_falls(visit):
     view.set_viewport_size({"width": 400, "height": 400})  # 3D takes time without a graphics card
     start(view, "biped")
     wait_for_step(view, "> 5")
+    wait_for(view, "arrows", 2)  # under both feet
+    view.uncheck("#forces")
+    wait_for(view, "arrows", 0)
     stood = float(session(view).get_attribute("data-height"))
     for _ in range(8):
         view.keyboard.press("ArrowDown")

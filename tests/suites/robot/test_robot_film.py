@@ -11,13 +11,15 @@ pytest.importorskip("mujoco")
 import mujoco
 from PIL import Image
 
+from suites.robot.meshed import meshed_robot
 from worldloom.suites.robot import film as robot_film
 from worldloom.suites.robot.drawing import drawings, smooth
 from worldloom.suites.robot.film import GIF_SIZE, SIZE, film
-from worldloom.suites.robot.model import biped, load
+from worldloom.suites.robot.model import ASSETS, biped, load
 from worldloom.suites.robot.shapes import Shape, moving_shapes, outline
 
 BLUE, ORANGE = (41, 120, 181), (230, 115, 33)  # the robot's left and right
+GREEN = (26, 191, 51)  # of meshes
 
 
 @pytest.fixture(scope="module")
@@ -86,28 +88,24 @@ def test_an_outline_reaches_exactly_as_far_as_its_shape(kind):
     np.testing.assert_allclose((edge @ directions).max(0), (points @ directions).max(0), rtol=6e-3)
 
 
-def test_meshes_and_hidden_geoms_of_other_robots(tmp_path, robot):
-    """A mesh is drawn as the box around it; what MuJoCo's viewer hides is not drawn."""
-    corners = "0 0 0  0.1 0 0  0 0.2 0  0 0 0.3"
-    xml = robot.xml.replace("<asset>", f'<asset><mesh name="wedge" vertex="{corners}"/>').replace(
+def test_meshes_are_drawn_and_hidden_geoms_are_not(tmp_path, robot):
+    xml = robot.xml.replace(
         '<geom name="visor"',
-        '<geom name="hidden" type="sphere" size="0.1" group="3"/>'
-        '<geom name="wedge" type="mesh" mesh="wedge" mass="0.01"/><geom name="visor"',
+        '<geom name="hidden" type="sphere" size="0.1" group="3"/><geom name="visor"',
     )
     (tmp_path / "own.xml").write_text(xml)
-    own = load(tmp_path / "own.xml", robot_mapping(tmp_path))
-    shapes = moving_shapes(own, own.home[None]).shapes
-    assert len(shapes) == len(moving_shapes(robot, robot.home[None]).shapes) + 1
-    wedge = next(shape for shape in shapes if shape.kind == "box" and shape.size.max() > 0.12)
-    # MuJoCo turns a mesh into the frame of its inertia: only the box's extent is ours to check.
-    assert 0.1 < np.linalg.norm(2 * wedge.size) < 0.6
-
-
-def robot_mapping(folder):
-    from worldloom.suites.robot.model import ASSETS
-
-    (folder / "own.yaml").write_text((ASSETS / "biped.yaml").read_text())
-    return folder / "own.yaml"
+    (tmp_path / "own.yaml").write_text((ASSETS / "biped.yaml").read_text())
+    own = load(tmp_path / "own.xml")
+    count = len(moving_shapes(robot, robot.home[None]).shapes)
+    assert len(moving_shapes(own, own.home[None]).shapes) == count
+    bracketed = meshed_robot(tmp_path)
+    shapes = moving_shapes(bracketed, bracketed.home[None])
+    assert [shape.kind for shape in shapes.shapes].count("mesh") == 2
+    assert len(shapes.shapes) == count + 2
+    moving = [moving_shapes(one, one.home[None]) for one in (bracketed, robot)]
+    images = [next(drawings(some, (480, 360), [0])) for some in moving]
+    drawn, plain = (close_to(image, GREEN, 80).sum() for image in images)
+    assert drawn > plain + 100
 
 
 # Drawings --------------------------------------------------------------------------------------

@@ -10,6 +10,18 @@ import pytest
 
 pytest.importorskip("mujoco")
 
+from suites.robot.replay_page import (
+    DESK,
+    PHONE,
+    blue,
+    cursors,
+    frame,
+    legend,
+    number,
+    open_page,
+    orange,
+    pixels,
+)
 from worldloom.suites.robot.model import biped
 from worldloom.suites.robot.recording import record_episode
 from worldloom.suites.robot.replay import replay, write_replay
@@ -17,7 +29,6 @@ from worldloom.suites.robot.shapes import moving_shapes
 from worldloom.suites.robot.world import world
 
 STEPS = 60
-DESK, PHONE = {"width": 1100, "height": 860}, {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="module")
@@ -48,29 +59,6 @@ def page(robot, recording, tmp_path_factory):
     return write_replay(path, robot, recording, "Swaying <b>&", about="task walk")
 
 
-def open_page(browser, path, wrong, viewport=DESK, hash="", init="", **options):
-    """The page, from its file; what goes wrong in it, and what it loads, is listed in `wrong`."""
-
-    def complain(text):
-        if "GPU stall due to ReadPixels" not in text:  # a renderer in software, asked for pixels
-            wrong.append(text)
-
-    view = browser.new_page(viewport=viewport, **options)
-    view.on("console", lambda message: complain(f"{message.type}: {message.text}"))
-    view.on("pageerror", lambda error: complain(str(error)))
-    view.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "file:")) else complain(f"loads {request.url}")
-        ),
-    )
-    if init:
-        view.add_init_script(init)
-    view.goto(path.as_uri() + hash)
-    view.wait_for_selector("body[data-ready]")
-    return view
-
-
 @pytest.fixture
 def visit(browser, page):
     """visit(...) opens the page; at the end nothing may have gone wrong."""
@@ -95,13 +83,12 @@ def open_view(browser, page):
 
 @pytest.fixture
 def view(open_view):
-    """One page on a desk for many tests: at its start, and slow, so that no test is too late."""
+    """One page on a desk for many tests, at its start."""
     view, wrong = open_view
     view.mouse.move(5, 5)
     view.evaluate(
         """() => {
             document.activeElement.blur();
-            document.getElementById('speed').value = '0.1';
             document.getElementById('follow').checked = true;
             play(false);
             look('corner');
@@ -113,50 +100,6 @@ def view(open_view):
     assert wrong == []
 
 
-def frame(view):
-    return int(view.locator("body").get_attribute("data-frame"))
-
-
-def cursors(view):
-    """The places of the cursors of all plots, as shares of the time axis."""
-    return view.evaluate(
-        """() => [...document.querySelectorAll('figure svg')].map(svg => {
-            const x = +svg.querySelector('.cursor').getAttribute('x1');
-            return (x - MARGIN.left) / (svg.clientWidth - MARGIN.left - MARGIN.right);
-        })"""
-    )
-
-
-def pixels(view):
-    """What the canvas shows, (h, w, 3)."""
-    width, height, text = view.evaluate(
-        """() => {
-            draw(shapePoses(record, time), camera, colors);
-            const copy = document.createElement('canvas');
-            [copy.width, copy.height] = [canvas.width, canvas.height];
-            const pen = copy.getContext('2d');
-            pen.drawImage(canvas, 0, 0);
-            const bytes = pen.getImageData(0, 0, copy.width, copy.height).data;
-            let text = '';
-            for (const byte of bytes) text += String.fromCharCode(byte);
-            return [copy.width, copy.height, btoa(text)];
-        }"""
-    )
-    rgba = np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)
-    return rgba[..., :3].astype(int)
-
-
-def blue(image):
-    """How many pixels are of the robot's left, and where they are on average, x."""
-    there = (image[..., 2] - image[..., 0] > 60) & (image[..., 2] > 90)
-    return there.sum(), np.nonzero(there)[1].mean()
-
-
-def orange(image):
-    there = image[..., 0] - image[..., 2] > 90
-    return there.sum(), np.nonzero(there)[1].mean()
-
-
 # What is in the page ---------------------------------------------------------------------------
 
 
@@ -165,15 +108,25 @@ def test_the_recording_is_in_the_page_to_the_bit(robot, recording, page):
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     assert match is not None
     data = json.loads(match[1])
-    assert data["steps"] == STEPS
+    (episode,) = data["episodes"]
+    assert episode["steps"] == STEPS
     assert data["joints"] == list(robot.joints)
 
     def unpacked(name):
-        return np.frombuffer(base64.b64decode(data[name]), "<f4").reshape(STEPS, -1)
+        return np.frombuffer(base64.b64decode(episode[name]), "<f4").reshape(STEPS, -1)
+
+    def scaled(name, table):
+        steps = np.frombuffer(base64.b64decode(episode[name]["data"]), "<i2")
+        scale = episode[name]["scale"]
+        assert scale == pytest.approx(np.abs(table).max() / 32767) or not table.any()
+        np.testing.assert_allclose(steps * scale, table.ravel(), atol=0.51 * scale)
 
     np.testing.assert_array_equal(unpacked("targets"), recording.target)
     np.testing.assert_array_equal(unpacked("terms"), recording.terms)
     np.testing.assert_array_equal(unpacked("angles"), recording.qpos[:, robot.joint_qpos])
+    for name in ("push", "torque", "force", "pressure"):
+        scaled(name, getattr(recording, name))
+    assert data["limits"] == [4.5] * 13
     assert data["feet"] == ["#2978b5", "#e57321"]
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
@@ -209,7 +162,7 @@ def test_shapes_are_where_they_are_in_python(view, robot, recording):
         poses = view.evaluate(f"() => shapePoses(record, {t} * record.seconds + 1e-9)")
         np.testing.assert_allclose([pose["place"] for pose in poses], moving.centres[t], atol=2e-5)
         columns = np.array([pose["turned"] for pose in poses]).reshape(-1, 3, 3)
-        np.testing.assert_allclose(columns.transpose(0, 2, 1), moving.rotations[t], atol=5e-5)
+        np.testing.assert_allclose(columns.transpose(0, 2, 1), moving.rotations[t], atol=2e-4)
     between = view.evaluate("() => shapePoses(record, 20.5 * record.seconds)[0].place")
     middle = moving.centres[20:22, 0].mean(0)
     np.testing.assert_allclose(between, middle, atol=1e-4)
@@ -291,43 +244,45 @@ def test_the_camera_stays_behind_unless_it_follows(view, recording):
 # Time ------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def stopped(visit):
+    """A page whose time passes only as a test lets it: no machine is too busy for it."""
+    return visit(stopped=True, hash="#plain")
+
+
 @pytest.mark.slow
-def test_play_runs_pause_stops_and_the_end_is_the_end(view):
+def test_play_runs_pause_stops_and_the_end_is_the_end(stopped):
+    view = stopped
     assert frame(view) == 0
     view.click("#play")
     assert view.inner_text("#play").endswith("pause")
-    view.wait_for_function("() => +document.body.dataset.frame >= 2")
-    view.click("#play")
+    view.clock.run_for(300)
     held = frame(view)
+    assert 13 <= held <= 15
+    view.click("#play")
     assert view.inner_text("#play").endswith("play")
-    view.wait_for_timeout(150)
-    assert frame(view) == held < STEPS - 1
+    view.clock.run_for(2000)
+    assert frame(view) == held
     view.select_option("#speed", "2")
     view.click("#play")
-    view.wait_for_selector("body[data-playing=no]")
+    view.clock.run_for(1000)
+    assert view.locator("body").get_attribute("data-playing") == "no"
     assert frame(view) == STEPS - 1
-    assert cursors(view) == [pytest.approx(1.0)] * 4
+    assert cursors(view) == [pytest.approx(1.0)] * 6
     view.click("#play")  # from the start again
-    view.wait_for_function(f"() => +document.body.dataset.frame < {STEPS - 5}")
+    view.clock.run_for(100)
+    assert 5 <= frame(view) <= 10
 
 
 @pytest.mark.slow
-def test_slow_motion_is_slow(view):
-    """So many seconds of the recording pass in a second; not by the clock of a busy machine."""
-    played = """([speed, milliseconds]) => {
-        document.getElementById('speed').value = speed;
-        const [request, start] = [window.requestAnimationFrame, last];
-        window.requestAnimationFrame = () => 0;  // the page's own ticks go on when this is over
-        seek(0);
-        play(true);
-        for (let passed = 50; passed <= milliseconds; passed += 50) tick(start + passed);
-        play(false);
-        last = start;
-        window.requestAnimationFrame = request;
-        return time;
-    }"""
-    assert view.evaluate(played, ["1", 400]) == pytest.approx(0.4, abs=1e-6)
-    assert view.evaluate(played, ["0.25", 800]) == pytest.approx(0.2, abs=1e-6)
+def test_slow_motion_is_slow(stopped):
+    for speed, passed in (("1", 0.4), ("0.25", 0.1), ("0.1", 0.04)):
+        stopped.evaluate("() => seek(0)")
+        stopped.select_option("#speed", speed)
+        stopped.click("#play")
+        stopped.clock.run_for(400)
+        stopped.click("#play")
+        assert stopped.evaluate("() => time") == pytest.approx(passed, abs=0.04 * float(speed))
 
 
 @pytest.mark.slow
@@ -335,13 +290,14 @@ def test_scrubbing_moves_robot_plots_and_clock(view):
     first = pixels(view)
     view.locator("#scrub").fill("30")
     assert frame(view) == 30
-    assert cursors(view) == [pytest.approx(30 / (STEPS - 1), abs=1e-3)] * 4
+    assert cursors(view) == [pytest.approx(30 / (STEPS - 1), abs=1e-3)] * 6
     assert view.inner_text("#clock") == "0.60 of 1.18 s"
     assert (np.abs(pixels(view) - first).max(axis=-1) > 30).sum() > 200
 
 
 @pytest.mark.slow
-def test_keys_play_and_step(view):
+def test_keys_play_and_step(stopped):
+    view = stopped
     view.keyboard.press("ArrowRight")
     view.keyboard.press("ArrowRight")
     view.keyboard.press("ArrowLeft")
@@ -352,7 +308,8 @@ def test_keys_play_and_step(view):
     assert frame(view) == STEPS - 1
     view.keyboard.press("Home")
     view.keyboard.press("Space")
-    view.wait_for_function("() => +document.body.dataset.frame >= 2")
+    view.clock.run_for(100)
+    assert frame(view) >= 2
     view.keyboard.press("Space")
     assert view.locator("body").get_attribute("data-playing") == "no"
     view.focus("#play")
@@ -366,18 +323,6 @@ def test_keys_play_and_step(view):
 
 
 # Plots -----------------------------------------------------------------------------------------
-
-
-def legend(view, figure):
-    return view.evaluate(
-        """id => Object.fromEntries([...document.querySelectorAll(`#${id} .legend button`)].map(
-            chip => [chip.dataset.line, chip.querySelector('output').textContent]))""",
-        figure,
-    )
-
-
-def number(text):
-    return float(text.replace("\u2212", "-"))
 
 
 @pytest.mark.slow
@@ -477,7 +422,7 @@ def test_everything_fits_the_screen(visit, viewport, scheme):
     sizes = view.evaluate(
         "() => [...document.querySelectorAll('figure svg')].map(svg => svg.clientWidth)"
     )
-    assert len(sizes) == 4
+    assert len(sizes) == 6
     assert min(sizes) > 0.7 * min(viewport["width"], 1040)
     corner = pixels(view)[-8:, :8].mean()
     assert (corner < 100) == (scheme == "dark"), "the stage is of the page's theme"
@@ -488,8 +433,8 @@ def test_plots_are_drawn_anew_for_another_width(visit):
     view = visit()
     view.locator("#scrub").fill("59")
     view.set_viewport_size(PHONE)
-    view.wait_for_function("() => document.querySelector('#speeds svg').clientWidth < 360")
-    assert cursors(view) == [pytest.approx(1.0)] * 4
+    view.wait_for_function("() => document.querySelector('#speeds svg').clientWidth < 390")
+    assert cursors(view) == [pytest.approx(1.0)] * 6
 
 
 @pytest.mark.slow

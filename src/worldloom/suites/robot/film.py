@@ -24,7 +24,7 @@ from worldloom.report.gif import save_gif
 from worldloom.suites.robot.drawing import drawings
 from worldloom.suites.robot.evaluate import COMMANDS
 from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
-from worldloom.suites.robot.recording import record_episode
+from worldloom.suites.robot.recording import record_episodes
 from worldloom.suites.robot.replay import write_replay
 from worldloom.suites.robot.shapes import moving_shapes
 from worldloom.suites.robot.world import RobotWorld
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 FILM, REPLAY = "robot.gif", "replay.html"
 FILM_SECONDS = 10
+EPISODES = 7  # that are played, of which replays show the median, the best and the worst
 Look = Literal["auto", "mujoco", "drawing"]
 SIZE = (640, 480)  # of the MP4; even numbers, as its encoder wants them
 GIF_SIZE = (400, 300)
@@ -55,12 +56,20 @@ class Pictures(Hook):
 
 
 def film_run(run: "Run", path: str | Path, seed: int = 0) -> Path:
-    """Writes a GIF of one greedy episode, an MP4 where there is an encoder, and replay.html."""
+    """Writes a GIF of one greedy episode, an MP4 where there is an encoder, and replay.html.
+
+    Of several episodes the film shows the median by return: neither luck nor bad luck.
+    """
     shown, path = _shown_world(run.problem.env.base), Path(path)
-    recording = record_episode(shown, run.act, seed, round(FILM_SECONDS / CONTROL_SECONDS))
+    steps = round(FILM_SECONDS / CONTROL_SECONDS)
+    seeds = [(seed + i) % 2**32 for i in range(EPISODES)]
+    recordings = record_episodes(shown, run.act, seeds, steps)
+    worst, *_, best = ranked = sorted(recordings, key=lambda recording: recording.total)
+    median = ranked[EPISODES // 2]
+    episodes = {"median": median, f"best of {EPISODES}": best, f"worst of {EPISODES}": worst}
     title = f"{shown.task.name}, step {run.steps:,}"
-    write_replay(path.with_name(REPLAY), shown.robot, recording, title=title)
-    return film(shown.robot, recording.qpos, path).gif
+    write_replay(path.with_name(REPLAY), shown.robot, episodes, title=title)
+    return film(shown.robot, median.qpos, path).gif
 
 
 def _shown_world(world: RobotWorld) -> RobotWorld:

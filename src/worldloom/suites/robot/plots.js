@@ -29,29 +29,32 @@ function ticksBetween(low, high, count) {
 // As wide as a digit, unlike a hyphen; and no minus before a nought.
 const written = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=0*\.?0*$)/, "").replace("-", "\u2212");
 
-// options: height, unit, lines() -> [{name, color, values, dash, wide, note}] or bars() -> [{name,
-// color, values}] of 0 and 1; seek(time) is called where the reader points.
+// record: the episode that is shown, which may change between calls of draw(): its `steps` of
+// `seconds` each, and `pushes` [[first frame, last frame], ...], shaded in every plot.
+// options: height, digits, lines() -> [{name, color, values, dash, wide, quiet}] or bars() -> [{name,
+// color, values}] of 0 and 1; what is quiet is not in the legend; seek(time) is called where the reader points.
 function plotOver(record, figure, options, seek) {
   const svg = drawn("svg", {role: "img", "aria-label": figure.dataset.about || ""});
   const legend = made("div", {class: "legend"}), tip = made("div", {class: "tip"});
   const holder = made("div", {class: "holder"}, svg, tip);
   figure.append(legend, holder);
-  const length = Math.max((record.steps - 1) * record.seconds, record.seconds);
+  const length = () => Math.max(record.steps - 1, 1) * record.seconds;
   const frameAt = time => Math.min(record.steps - 1, Math.max(0, Math.round(time / record.seconds)));
   const hidden = new Set(options.hidden || []);
   let width = 0, now = 0, cursor, hover;
 
   const series = () => options.bars ? options.bars() : options.lines();
-  const x = time => MARGIN.left + (width - MARGIN.left - MARGIN.right) * time / length;
+  const told = () => series().filter(line => !line.quiet);
+  const x = time => MARGIN.left + (width - MARGIN.left - MARGIN.right) * time / length();
   const timeOf = event => {
     const gap = event.clientX - svg.getBoundingClientRect().left - MARGIN.left;
-    return Math.min(length, Math.max(0, gap / (width - MARGIN.left - MARGIN.right) * length));
+    return Math.min(1, Math.max(0, gap / (width - MARGIN.left - MARGIN.right))) * length();
   };
   const said = (line, frame) => options.bars ? (line.values[frame] ? "down" : "up")
     : `${written(line.values[frame], options.digits ?? 2)}`;
 
   function drawLegend() {
-    legend.replaceChildren(...series().map(line => {
+    legend.replaceChildren(...told().map(line => {
       const mark = made("i", {style: `--c:${line.color}`, class: line.dash ? "dash" : ""});
       const chip = made("button", {type: "button", "data-line": line.name,
         "aria-pressed": String(!hidden.has(line.name))}, mark, line.name, made("output"));
@@ -65,7 +68,12 @@ function plotOver(record, figure, options, seek) {
   }
 
   function drawTime(bottom) {
-    const {ticks, digits} = ticksBetween(0, length, Math.max(3, Math.min(10, width / 80)));
+    for (const [first, last] of record.pushes) {
+      const [from, to] = [first, Math.min(last + 1, record.steps - 1)].map(t => x(t * record.seconds));
+      svg.append(drawn("rect", {class: "pushed", x: from, width: Math.max(to - from, 1), y: MARGIN.top,
+        height: bottom - MARGIN.top}));
+    }
+    const {ticks, digits} = ticksBetween(0, length(), Math.max(3, Math.min(10, width / 80)));
     for (const tick of ticks) svg.append(
       drawn("line", {class: "grid", x1: x(tick), x2: x(tick), y1: MARGIN.top, y2: bottom}),
       drawn("text", {x: x(tick), y: bottom + 15, "text-anchor": "middle"},
@@ -108,7 +116,7 @@ function plotOver(record, figure, options, seek) {
         const start = t;
         while (t + 1 < record.steps && values[t + 1]) t++;
         // A row stands for the time until the next one.
-        const from = x(start * record.seconds), to = x(Math.min((t + 1) * record.seconds, length));
+        const from = x(start * record.seconds), to = x(Math.min((t + 1) * record.seconds, length()));
         svg.append(drawn("rect", {x: from, y: top, width: Math.max(to - from, 1), height: high * 0.68,
           rx: 2, fill: color, "data-line": name}));
       }
@@ -117,7 +125,7 @@ function plotOver(record, figure, options, seek) {
 
   function draw() {
     width = holder.clientWidth;
-    if (!width) return;
+    if (!width) return void (cursor = null);  // it is hidden
     const height = options.height, bottom = height - MARGIN.bottom;
     svg.setAttribute("width", width);
     svg.setAttribute("height", height);
@@ -137,7 +145,7 @@ function plotOver(record, figure, options, seek) {
     cursor.setAttribute("x1", x(time));
     cursor.setAttribute("x2", x(time));
     const frame = frameAt(time);
-    series().forEach((line, i) => {
+    told().forEach((line, i) => {
       legend.children[i].lastChild.textContent = hidden.has(line.name) ? "" : said(line, frame);
     });
   }
@@ -148,7 +156,7 @@ function plotOver(record, figure, options, seek) {
     hover.setAttribute("x2", place);
     hover.setAttribute("visibility", "visible");
     tip.replaceChildren(made("b", {}, `${written(frame * record.seconds)} s`),
-      ...series().filter(line => !hidden.has(line.name)).flatMap(line => [
+      ...told().filter(line => !hidden.has(line.name)).flatMap(line => [
         made("span", {}, made("i", {style: `--c:${line.color}`}), line.name),
         made("span", {class: "n"}, said(line, frame))]));
     tip.classList.add("on");
@@ -170,6 +178,48 @@ function plotOver(record, figure, options, seek) {
     tip.classList.remove("on");
   });
   new ResizeObserver(() => { if (holder.clientWidth !== width) draw(); }).observe(holder);
+  draw();
+  return {draw, moveTo};
+}
+
+// Rows of bars that follow the cursor: between -limit and limit, with the range over the episode
+// behind them. rows() -> [{name, values, limit}]; current() is the row that is marked, and choose(i)
+// is called where another is clicked.
+function barsOver(record, figure, {color, unit, rows, current, choose}) {
+  const list = made("div", {class: "rows"});
+  figure.append(list);
+  let now = 0, bars = [];
+
+  function draw() {
+    bars = rows().map(({name, values, limit}, i) => {
+      let [low, high] = [0, 0];
+      for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
+      const reach = limit ?? Math.max(-low, high, 1e-6), share = value => 50 + 50 * value / reach;
+      const range = made("i", {class: "range", style: `left:${share(low)}%;right:${100 - share(high)}%`});
+      const bar = made("i", {style: `--c:${color}`}), value = made("output");
+      const row = made("button", {type: "button", "data-row": name, title: limit === null
+        ? `${name}: no limit` : `${name}: at most ${written(limit, 1)} ${unit}`},
+      made("span", {}, name), made("span", {class: "track"}, range, bar), value);
+      row.addEventListener("click", () => choose(i));
+      return {row, bar, value, values, share, limit};
+    });
+    list.replaceChildren(...bars.map(({row}) => row));
+    moveTo(now);
+  }
+
+  function moveTo(time) {
+    now = time;
+    const frame = Math.min(record.steps - 1, Math.max(0, Math.round(time / record.seconds)));
+    bars.forEach(({row, bar, value, values, share, limit}, i) => {
+      row.setAttribute("aria-current", i === current());
+      const at = share(values[frame]);
+      bar.style.left = `${Math.min(50, at)}%`;
+      bar.style.right = `${100 - Math.max(50, at)}%`;
+      bar.classList.toggle("full", limit !== null && Math.abs(values[frame]) > 0.99 * limit);
+      value.textContent = written(values[frame]);
+    });
+  }
+
   draw();
   return {draw, moveTo};
 }

@@ -1,5 +1,6 @@
 // The robot in 3D: WebGL where there is any, a plain drawing on a 2D canvas where there is none.
-// Lengths in metres; z points up. A rotation is a 3 x 3 matrix, column by column.
+// Shapes are made of triangles by triangles.js. Lengths in metres; z points up. A rotation is a
+// 3 x 3 matrix, column by column.
 
 const FIELD = 35 * Math.PI / 180;  // vertical field of view
 const LIGHT = [0.3, -0.48, 0.824];  // towards it, of length 1
@@ -19,7 +20,7 @@ function theme() {
     const long = text.length === 4 ? `#${[...text.slice(1)].map(x => x + x).join("")}` : text;
     return [1, 3, 5].map(i => parseInt(long.slice(i, i + 2), 16) / 255);
   };
-  const names = ["sky", "tile", "other", "mark"];
+  const names = ["sky", "tile", "other", "mark", "push", "force"];
   return {...Object.fromEntries(names.map(name => [name, color(name)])), shadow: [...color("shadow"), 0.22]};
 }
 
@@ -74,6 +75,27 @@ function basePlace(record, time) {
     + (exact - frame) * (record.base[3 * after + i] - record.base[3 * frame + i]));
 }
 
+// Forces as arrows, in lengths of the robot's height: how long one is that could carry its weight,
+// as a push, which ends short of the base, and under a foot, where it begins.
+const PUSHED = 2, CARRIED = 0.8, LONGEST = 1.2;
+
+function forceArrows({height, weight}, base, push, feet, theme) {
+  const arrows = [], size = push ? Math.hypot(...push) : 0;
+  if (size > 0) {
+    const along = [push[0] / size, push[1] / size, 0], gap = 0.17 * height;
+    const length = height * Math.min(LONGEST, PUSHED * size / weight);
+    arrows.push({from: base.map((x, i) => x - (gap + length) * along[i]),
+      to: base.map((x, i) => x - gap * along[i]), color: theme.push});
+  }
+  for (const {force, at} of feet) {
+    const newtons = Math.hypot(...force);
+    if (newtons < 0.02 * weight) continue;
+    const scale = height * Math.min(CARRIED / weight, LONGEST / newtons);
+    arrows.push({from: at, to: at.map((x, i) => x + scale * force[i]), color: theme.force});
+  }
+  return arrows;
+}
+
 // Where the camera is: it looks at `target` from `distance`, forward along the last axis.
 function axesOf(camera) {
   const {azimuth: a, elevation: e} = camera;
@@ -84,60 +106,7 @@ function axesOf(camera) {
 }
 
 const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-
-// Meshes -----------------------------------------------------------------------------------------
-
-// Points and normals of a shape in its own frame, and triangles.
-function meshOf({kind, size: [sx, sy, sz]}) {
-  const points = [], normals = [], triangles = [];
-  const grid = (rows, columns, vertex) => {
-    const first = points.length / 3;
-    for (let r = 0; r <= rows; r++) for (let c = 0; c <= columns; c++) {
-      const [point, normal] = vertex(r / rows, c / columns), length = Math.hypot(...normal) || 1;
-      points.push(...point);
-      normals.push(...normal.map(x => x / length));
-    }
-    for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) {
-      const at = first + r * (columns + 1) + c, below = at + columns + 1;
-      triangles.push(at, below, at + 1, at + 1, below, below + 1);
-    }
-  };
-  const around = v => [Math.cos(2 * Math.PI * v), Math.sin(2 * Math.PI * v)];
-  if (kind === "box") {
-    const half = [sx, sy, sz];
-    for (let axis = 0; axis < 3; axis++) for (const side of [-1, 1]) grid(1, 1, (u, v) => {
-      const normal = [0, 0, 0], point = [0, 0, 0];
-      normal[axis] = side;
-      point[axis] = side * half[axis];
-      point[(axis + 1) % 3] = (2 * u - 1) * half[(axis + 1) % 3];
-      point[(axis + 2) % 3] = (2 * v - 1) * half[(axis + 2) % 3];
-      return [point, normal];
-    });
-  } else if (kind === "cylinder") {
-    grid(1, 32, (u, v) => {
-      const [x, y] = around(v);
-      return [[sx * x, sx * y, (1 - 2 * u) * sz], [x, y, 0]];
-    });
-    for (const side of [-1, 1]) grid(1, 32, (u, v) => {
-      const [x, y] = around(v);
-      return [[u * sx * x, u * sx * y, side * sz], [0, 0, side]];
-    });
-  } else {
-    const rows = kind === "capsule" ? 17 : 16;  // odd: the middle row is the straight part
-    grid(rows, 28, (u, v) => {
-      const [x, y] = around(v);
-      if (kind !== "capsule") {
-        const polar = Math.PI * u, s = Math.sin(polar), c = Math.cos(polar);
-        return [[sx * s * x, sy * s * y, sz * c], [s * x / sx, s * y / sy, c / sz]];
-      }
-      const row = Math.round(u * rows), top = row <= 8;
-      const polar = Math.PI * (top ? row : row - 1) / 16;
-      const s = Math.sin(polar), c = Math.cos(polar);
-      return [[sx * s * x, sx * s * y, sx * c + (top ? sz : -sz)], [s * x, s * y, c]];
-    });
-  }
-  return {points, normals, triangles};
-}
+const cross = (a, b) => [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
 
 // WebGL ------------------------------------------------------------------------------------------
 
@@ -158,6 +127,7 @@ in vec3 facing, place; out vec4 pixel;
 void main() {
   if (flattened) { pixel = shadow; return; }
   vec3 n = normalize(facing), to_eye = normalize(eye - place), middle = normalize(light + to_eye);
+  if (dot(n, to_eye) < -0.2) n = -n;  // the inside of an open mesh
   float lit = max(dot(n, light), 0.0), sky = 0.5 + 0.5 * n.z;
   float rim = pow(1.0 - max(dot(n, to_eye), 0.0), 3.0);
   vec3 shown = color * (0.46 + 0.18 * sky + 0.46 * lit) + 0.12 * pow(max(dot(n, middle), 0.0), 36.0);
@@ -224,10 +194,15 @@ function webglView(canvas, shapes) {
   const gl = canvas.getContext("webgl2", {antialias: true, stencil: true, alpha: false});
   if (!gl) throw new Error("there is no WebGL 2");
   const body = compile(gl, SHAPE_VERTEX, SHAPE_PIXEL), floor = compile(gl, FLOOR_VERTEX, FLOOR_PIXEL);
-  const points = [], normals = [], triangles = [], parts = [];
-  for (const shape of shapes) {
+  const points = [], normals = [], triangles = [], parts = [], known = new Map();
+  for (const shape of [...shapes, {kind: "shaft", size: []}, {kind: "head", size: []}]) {
+    if (known.has(shape.surface)) {  // a mesh that another shape shows, too
+      parts.push(known.get(shape.surface));
+      continue;
+    }
     const mesh = meshOf(shape), offset = points.length / 3;
     parts.push({first: triangles.length * 4, count: mesh.triangles.length});
+    if (shape.surface) known.set(shape.surface, parts.at(-1));
     for (const x of mesh.points) points.push(x);
     for (const x of mesh.normals) normals.push(x);
     for (const x of mesh.triangles) triangles.push(x + offset);
@@ -249,14 +224,27 @@ function webglView(canvas, shapes) {
   gl.bindVertexArray(ground);
   fill(floor.program, "corner", 2, [-1, -1, 1, -1, -1, 1, 1, 1]);
 
-  const drawShapes = poses => poses.forEach(({place, turned: m}, i) => {
+  const drawPart = (part, m, place, color) => {
     gl.uniformMatrix4fv(body.at.pose, false, [m[0], m[1], m[2], 0, m[3], m[4], m[5], 0,
       m[6], m[7], m[8], 0, ...place, 1]);
-    gl.uniform3fv(body.at.color, shapes[i].color);
-    gl.drawElements(gl.TRIANGLES, parts[i].count, gl.UNSIGNED_INT, parts[i].first);
-  });
+    gl.uniform3fv(body.at.color, color);
+    gl.drawElements(gl.TRIANGLES, part.count, gl.UNSIGNED_INT, part.first);
+  };
+  const drawShapes = poses =>
+    poses.forEach(({place, turned}, i) => drawPart(parts[i], turned, place, shapes[i].color));
+  const drawArrow = ({from, to, color}, thick) => {
+    const gap = to.map((x, i) => x - from[i]), length = Math.hypot(...gap);
+    const along = gap.map(x => x / length), head = Math.min(7 * thick, 0.6 * length);
+    const side = cross(along, Math.abs(along[2]) < 0.9 ? [0, 0, 1] : [1, 0, 0]);
+    const one = side.map(x => x / Math.hypot(...side)), two = cross(along, one);
+    const part = (shape, start, wide, long) => drawPart(shape, [...one.map(x => x * wide),
+      ...two.map(x => x * wide), ...along.map(x => x * long)],
+      from.map((x, i) => x + start * along[i]), color);
+    part(parts.at(-2), 0, thick, length - head);
+    part(parts.at(-1), length - head, 2.6 * thick, head);
+  };
 
-  return function draw(poses, camera, theme) {
+  return function draw(poses, camera, theme, arrows = []) {
     const {matrix, eye} = cameraMatrix(camera, canvas.width / canvas.height);
     gl.viewport(0, 0, canvas.width, canvas.height);
     gl.clearColor(...theme.sky, 1);
@@ -281,13 +269,15 @@ function webglView(canvas, shapes) {
     gl.enable(gl.STENCIL_TEST);  // where two shadows meet it is not twice as dark
     gl.stencilFunc(gl.EQUAL, 0, 255);
     gl.stencilOp(gl.KEEP, gl.KEEP, gl.INCR);
-    gl.depthMask(false);
+    gl.disable(gl.DEPTH_TEST);  // so near to the floor it would decide at random
     drawShapes(poses);
-    gl.depthMask(true);
+    gl.enable(gl.DEPTH_TEST);
     gl.disable(gl.STENCIL_TEST);
     gl.disable(gl.BLEND);
     gl.uniform1i(body.at.flattened, 0);
     drawShapes(poses);
+    gl.clear(gl.DEPTH_BUFFER_BIT);  // arrows are in front of all: they begin inside of the robot
+    for (const arrow of arrows) drawArrow(arrow, 0.0042 * camera.distance);
   };
 }
 
@@ -296,8 +286,21 @@ function webglView(canvas, shapes) {
 const DIRECTIONS = Array.from({length: 48}, (_, i) =>
   [Math.cos(2 * Math.PI * i / 48 + 1e-3), Math.sin(2 * Math.PI * i / 48 + 1e-3)]);
 
-// The outline of a convex shape about its centre: where it reaches furthest, in all directions.
-function outlineOf({kind, size}, turned, {right, up}) {
+// The outline of a shape about its centre: where it reaches furthest, in all directions; of a mesh,
+// its convex hull.
+function outlineOf({kind, size, surface}, turned, {right, up}) {
+  if (kind === "mesh") {
+    const flat = [right, up].map(axis => [0, 3, 6].map(c => dot(turned.slice(c, c + 3), axis)));
+    const best = DIRECTIONS.map(() => -Infinity), edge = DIRECTIONS.map(() => [0, 0]);
+    for (let i = 0; i < surface.points.length; i += 3) {
+      const point = surface.points.subarray(i, i + 3), x = dot(point, flat[0]), y = dot(point, flat[1]);
+      for (let d = 0; d < DIRECTIONS.length; d++) {
+        const reach = x * DIRECTIONS[d][0] + y * DIRECTIONS[d][1];
+        if (reach > best[d]) [best[d], edge[d]] = [reach, [x, y]];
+      }
+    }
+    return edge;
+  }
   const axes = [0, 1, 2].map(i => {
     const axis = turned.slice(3 * i, 3 * i + 3);
     return [size[i] * dot(axis, right), size[i] * dot(axis, up)];
@@ -322,7 +325,7 @@ const css = (color, light = 1) =>
 
 function paperView(canvas, shapes) {
   const pen = canvas.getContext("2d");
-  return function draw(poses, camera, theme) {
+  return function draw(poses, camera, theme, arrows = []) {
     const axes = axesOf(camera), {width, height} = canvas;
     const scale = height / (2 * camera.distance * Math.tan(FIELD / 2));
     const at = point => {
@@ -359,6 +362,18 @@ function paperView(canvas, shapes) {
       pen.strokeStyle = css(shapes[i].color, 0.6);
       pen.fill();
       pen.stroke();
+    }
+    const thick = 0.0042 * camera.distance * scale;
+    for (const {from, to, color} of arrows) {
+      const a = at(from), b = at(to), length = Math.hypot(b[0] - a[0], b[1] - a[1]);
+      if (length < 1) continue;
+      const [x, y] = [(b[0] - a[0]) / length, (b[1] - a[1]) / length], head = Math.min(7 * thick, 0.6 * length);
+      const spot = (along, aside) => [a[0] + along * x - aside * y, a[1] + along * y + aside * x];
+      const neck = length - head, wide = 2.6 * thick;
+      polygon([spot(0, thick), spot(neck, thick), spot(neck, wide), b, spot(neck, -wide), spot(neck, -thick),
+        spot(0, -thick)]);
+      pen.fillStyle = css(color);
+      pen.fill();
     }
   };
 }

@@ -1,22 +1,27 @@
-"""A robot as simple shapes that move with its bodies: what drawings and pages are made of."""
+"""A robot as shapes that move with its bodies: what drawings and pages are made of."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from worldloom.report.colors import RGB
+from worldloom.suites.robot.meshes import Mesh, mesh_of
 from worldloom.suites.robot.model import Robot, mujoco
 
 VISIBLE_GROUPS = 3  # MuJoCo's viewer shows groups 0, 1 and 2
+_GREY = np.array([0.5, 0.5, 0.5, 1.0], np.float32)  # of geoms that no colour was given
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """A convex shape fixed to a body.
+    """A shape fixed to a body.
 
-    kind: sphere, capsule, cylinder, ellipsoid or box. size (3,): half axes; of a capsule and a
-    cylinder the radius twice and half the length of the straight part, which runs along z.
+    kind: sphere, capsule, cylinder, ellipsoid, box or mesh. size (3,): half axes; of a capsule and
+    a cylinder the radius twice and half the length of the straight part, which runs along z; of a
+    mesh those of the box around it.
     """
 
     kind: str
@@ -25,6 +30,7 @@ class Shape:
     body: int  # row among the poses
     position: np.ndarray  # (3,) in the body's frame
     quaternion: np.ndarray  # (4,) w x y z, in the body's frame
+    mesh: Mesh | None = None
 
     @property
     def rgb(self) -> RGB:
@@ -65,7 +71,8 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
         and model.geom_type[geom] != engine.mjtGeom.mjGEOM_PLANE
         and _rgba(model, geom)[3] > 0.0
     ]
-    shapes = [_shape(engine, model, geom) for geom in geoms]
+    mesh = cache(partial(mesh_of, model))  # many geoms may show one mesh
+    shapes = [_shape(engine, model, geom, mesh) for geom in geoms]
     data, rows = engine.MjData(model), []
     for row in qpos:
         data.qpos[:] = row
@@ -82,25 +89,41 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
 
 
 def _rgba(model: Any, geom: int) -> np.ndarray:
-    material = model.geom_matid[geom]
-    return model.mat_rgba[material] if material >= 0 else model.geom_rgba[geom]
+    """As MuJoCo's viewer has it: the geom's own, unless it has none but a material."""
+    material, own = model.geom_matid[geom], model.geom_rgba[geom]
+    return model.mat_rgba[material] if material >= 0 and (own == _GREY).all() else own
 
 
-def _shape(engine: Any, model: Any, geom: int) -> Shape:
+def _shape(engine: Any, model: Any, geom: int, mesh_of: Callable[[int], Mesh]) -> Shape:
     kind = engine.mjtGeom(int(model.geom_type[geom])).name.removeprefix("mjGEOM_").lower()
     size, position = model.geom_size[geom].copy(), model.geom_pos[geom].copy()
-    quaternion = model.geom_quat[geom].copy()
+    quaternion, mesh = model.geom_quat[geom].copy(), None
     if kind == "sphere":
         size[:] = size[0]
     elif kind in ("capsule", "cylinder"):
         size = size[[0, 0, 1]]
-    elif kind not in ("ellipsoid", "box"):  # a mesh, a height field: the box around it
+    elif kind in ("mesh", "sdf") and model.mesh_facenum[model.geom_dataid[geom]] > 0:
+        mesh = mesh_of(int(model.geom_dataid[geom]))
+        kind, size = "mesh", model.geom_aabb[geom, 3:].copy()
+    elif kind not in ("ellipsoid", "box"):  # a height field: the box around it
         kind, size, offset = "box", model.geom_aabb[geom, 3:].copy(), np.empty(3)
         engine.mju_rotVecQuat(offset, model.geom_aabb[geom, :3], quaternion)
         position += offset
     red, green, blue = map(float, _rgba(model, geom)[:3])
     body = int(model.geom_bodyid[geom])
-    return Shape(kind, size, (red, green, blue), body, position, quaternion)
+    return Shape(kind, size, (red, green, blue), body, position, quaternion, mesh)
+
+
+def boxed(shape: Shape) -> Shape:
+    """The box around a mesh."""
+    if shape.mesh is None:
+        return shape
+    low, high = shape.mesh.vertices.min(0), shape.mesh.vertices.max(0)
+    offset = np.empty(3)
+    mujoco().mju_rotVecQuat(offset, (low + high) / 2, shape.quaternion)
+    return replace(
+        shape, kind="box", size=(high - low) / 2, position=shape.position + offset, mesh=None
+    )
 
 
 _ANGLES = np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False) + 1e-3  # no box has an edge just there
@@ -110,8 +133,11 @@ _AROUND = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=-1)  # (64, 2)
 def outline(shape: Shape, rotation: np.ndarray, view: np.ndarray) -> np.ndarray:
     """The silhouette (64, 2) of a shape about its centre, seen along rows `view` (2, 3).
 
-    Every shape here is convex: its outline is where it reaches furthest, in all directions.
+    It is where a shape reaches furthest, in all directions: of a mesh, its convex hull.
     """
+    if shape.mesh is not None:
+        points = shape.mesh.hull @ (view @ rotation).T
+        return points[(points @ _AROUND.T).argmax(0)]
     axes = (view @ rotation) * shape.size  # (2, 3): the half axes on the paper
     if shape.kind == "box":
         return np.sign(_AROUND @ axes) @ axes.T

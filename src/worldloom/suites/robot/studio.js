@@ -1,6 +1,6 @@
 // A robot in 3D, drawn by scene.js as in a replay, from poses that the server streams.
 export function mount(root, {about, send, reset, h}) {
-  for (const shape of about.shapes) shape.rotation = rotationOf(shape.quaternion);
+  prepareScene(about);
   const record = {shapes: about.shapes, bodies: about.bodies, steps: 1, seconds: 1,
     positions: [], quaternions: [], base: [0, 0, 0]};
   const camera = {target: [0, 0, 0.75 * about.height], azimuth: -52 * Math.PI / 180,
@@ -8,7 +8,8 @@ export function mount(root, {about, send, reset, h}) {
   let canvas, draw, colors, stale = false, gone = false, last = null, force = 15;
   const stage = h("div", {className: "stage", id: "stage"});
   stage.style.height = "clamp(280px, 62vh, 640px)";
-  const facts = h("dl"), note = h("p", {className: "soft"});
+  const facts = h("dl"), note = h("p", {className: "soft"}, about.note);
+  const forces = h("input", {type: "checkbox", id: "forces", checked: true, onchange: () => { stale = true; }});
   const slider = h("input", {type: "range", id: "force", min: 1, max: about.force, value: force,
     oninput: () => { force = Number(slider.value); size.textContent = `${force} N`; }});
   const size = h("span", {}, `${force} N`);
@@ -22,6 +23,7 @@ export function mount(root, {about, send, reset, h}) {
       button("← push", () => push(0, 1), "push-left"), button("push →", () => push(0, -1), "push-right"),
       h("button", {className: "tool main-tool", id: "again", onclick: () => reset()}, "stand up again")),
     h("p", {}, h("label", {}, "force of a push ", slider, " ", size)),
+    h("p", {}, h("label", {}, forces, " show the forces on the feet")),
     h("p", {className: "soft"}, h("kbd", {}, "↑"), " ", h("kbd", {}, "↓"), " speed, ",
       h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " push it sideways, ", h("kbd", {}, "f"), " from behind, ",
       h("kbd", {}, "b"), " from the front, ", h("kbd", {}, "space"), " stop. Click the robot to poke it; ",
@@ -40,7 +42,7 @@ export function mount(root, {about, send, reset, h}) {
     } catch {
       fresh(); // a canvas has one kind of pen
       draw = paperView(canvas, about.shapes);
-      note.textContent = "A plain drawing: there is no WebGL 2.";
+      note.textContent = `A plain drawing: there is no WebGL 2. ${about.note}`;
     }
     wire();
     fit();
@@ -81,8 +83,9 @@ export function mount(root, {about, send, reset, h}) {
   }
 
   function press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select")) return;
-    if (event.key === " " && event.target.closest("button,a")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input:not([type=checkbox]),select")) return;
+    if (event.key === " " && event.target.closest("button,a,input")) return;
     const keys = {ArrowUp: () => speed(0.05), w: () => speed(0.05), ArrowDown: () => speed(-0.05),
       s: () => speed(-0.05), " ": () => speed(null), ArrowLeft: () => push(0, 1), a: () => push(0, 1),
       ArrowRight: () => push(0, -1), d: () => push(0, -1), f: () => push(1, 0), b: () => push(-1, 0)};
@@ -94,7 +97,9 @@ export function mount(root, {about, send, reset, h}) {
   function frame() {
     if (gone) return;
     if (stale && last) {
-      draw(shapePoses(record, 0), camera, colors);
+      const arrows = forceArrows(about, last.base, last.push, forces.checked ? last.feet : [], colors);
+      draw(shapePoses(record, 0), camera, colors, arrows);
+      root.dataset.arrows = arrows.length;
       stale = false;
     }
     requestAnimationFrame(frame);

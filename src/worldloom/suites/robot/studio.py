@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from worldloom.core.protocols import PureEnv
+from worldloom.suites.robot.forces import read_forces
+from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.model import CONTROL_SECONDS, mujoco
-from worldloom.suites.robot.replay import drawn_shapes
+from worldloom.suites.robot.replay import SCENE_SCRIPTS, drawn_scene, seen_bodies
 from worldloom.suites.robot.shapes import moving_shapes
 from worldloom.suites.robot.types import Push
 
@@ -29,6 +31,7 @@ class RobotSession:
         env = target if is_world else target.problem.env
         self._act = None if is_world else target.act
         loop = RobotLoop(env.base, 1)
+        self._engine: Any = loop.world.engine
         rules = loop.params.rules
         none = np.zeros_like(np.asarray(rules.push_force))
         rules = rules.replace(  # nothing happens but what a person does, and for as long
@@ -40,7 +43,8 @@ class RobotSession:
         self._world, self._params = loop.world, loop.params.replace(rules=rules)
         self._fastest = float(np.max(rules.command))
         robot, start = loop.world.robot, loop.params.starts.physics.reading.qpos[:1]
-        self._bodies, self._shapes = drawn_shapes(moving_shapes(robot, start))
+        moving = moving_shapes(robot, start)
+        self._bodies, self._scene = seen_bodies(moving), drawn_scene(moving)
         self._data = mujoco().MjData(robot.model)  # for poses alone
 
     def describe(self) -> dict[str, Any]:
@@ -49,10 +53,9 @@ class RobotSession:
             "name": world.spec.name,
             "policy": "the run's policy" if self._act else "nothing: it holds its pose",
             "period": CONTROL_SECONDS,
-            "scripts": ["scene.js"],
-            "shapes": self._shapes,
-            "bodies": len(self._bodies),
-            "height": float(robot.home_height),
+            "scripts": list(SCENE_SCRIPTS),
+            **self._scene,
+            "weight": robot.mass * GRAVITY,
             "fastest": round(self._fastest, 3),
             "force": MOST_FORCE,
         }
@@ -60,7 +63,7 @@ class RobotSession:
     def reset(self, seed: int) -> dict[str, Any]:
         self._random = np.random.default_rng(seed)
         self._state, first = self._world.begin(self._draw(0), self._params)
-        self._obs, self._info, self._lying = first.obs, first.info, 0
+        self._obs, self._info, self._lying, self._feet = first.obs, first.info, 0, []
         if self._act is not None:
             self._act(self._obs)  # compiled now, and not in the first step
         return self.state()
@@ -93,6 +96,13 @@ class RobotSession:
             action = np.asarray(self._act(self._obs), np.float32)
         self._state, after = self._world.advance(self._state, action, self._draw(1), self._params)
         self._obs, self._info = after.obs, after.info
+        self._feet = []
+        if not after.info.diverged[0]:
+            read = read_forces(self._world.robot, self._engine.model, self._engine.data)
+            self._feet = [
+                {"force": np.round(force, 1).tolist(), "at": np.round(place, 4).tolist()}
+                for force, place in zip(read.force, read.pressure, strict=True)
+            ]
         self._lying += bool(self._lying or after.terminated[0])
 
     def state(self) -> dict[str, Any]:
@@ -110,6 +120,7 @@ class RobotSession:
             "speed": round(float(episode.speed[0]), 3),
             "push": np.round(episode.push.force[0], 1).tolist() if pushed else None,
             "contact": self._info.contact[0].tolist(),
+            "feet": self._feet,
             "fell": self._lying > 0,
         }
 
