@@ -1,8 +1,10 @@
 """A replay opened in a real browser, and what is read off it."""
 
 import base64
+import io
 
 import numpy as np
+from PIL import Image
 
 DESK, PHONE = {"width": 1100, "height": 860}, {"width": 390, "height": 740}
 
@@ -53,21 +55,14 @@ def cursors(view):
 
 def pixels(view):
     """What the canvas shows, (h, w, 3)."""
-    width, height, text = view.evaluate(
+    text = view.evaluate(
         """() => {
             draw(shapePoses(record, time), camera, colors, arrowsNow());
-            const copy = document.createElement('canvas');
-            [copy.width, copy.height] = [canvas.width, canvas.height];
-            const pen = copy.getContext('2d');
-            pen.drawImage(canvas, 0, 0);
-            const bytes = pen.getImageData(0, 0, copy.width, copy.height).data;
-            let text = '';
-            for (const byte of bytes) text += String.fromCharCode(byte);
-            return [copy.width, copy.height, btoa(text)];
+            return canvas.toDataURL('image/png');
         }"""
     )
-    rgba = np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)
-    return rgba[..., :3].astype(int)
+    image = Image.open(io.BytesIO(base64.b64decode(text.partition(",")[2])))
+    return np.asarray(image.convert("RGB"), int)
 
 
 def blue(image):
