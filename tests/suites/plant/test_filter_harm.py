@@ -94,3 +94,21 @@ def test_the_controller_of_an_unstable_plant_is_not_throttled():
 @pytest.mark.parametrize("plant", PLANTS)
 def test_no_controller_is_worse_off_behind_the_filter(plant):
     assert harm(plant, CONTROLLERS, episodes=32) == []
+
+
+@pytest.mark.slow
+def test_patients_that_nothing_was_set_on_cross_no_more_and_no_more_are_lost():
+    """When one is lost to high glucose, which no hard limit is about, may change: see the docs."""
+    env = suites.make("simglucose", mode="test")
+    hard = np.asarray([limit.hard for limit in env.base.plant.limits], bool)
+    play = player(env, constraints_for(env.base), 32)
+    for name, tuning in CONTROLLERS.items():
+        crossed, lost = [], []
+        for filtered in (False, True):
+            played = play(tuning, filtered=filtered)
+            below = (played.margins < 0.0)[..., hard].any(-1)
+            crossed.append(int((below & played.alive).sum()))
+            lost.append(int((~played.alive[-1]).sum()))
+        print(f"{name}: {crossed} steps below, {lost} lost")
+        assert crossed[1] <= crossed[0], name
+        assert lost[1] <= lost[0], name
