@@ -97,7 +97,7 @@ def _of_pint(name: str) -> tuple[float, tuple[tuple[str, int], ...]] | None:
         return None
     try:
         factor, unit = registry.get_base_units(name)
-        powers = {_PINT_BASE.get(base, base): power for base, power in unit._units.items()}
+        powers = {_PINT_BASE.get(str(base), str(base)): p for base, p in unit._units.items()}
     except Exception:  # pint has many words for a unit that it does not know
         return None
     if any(power != int(power) for power in powers.values()):

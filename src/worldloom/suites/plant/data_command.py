@@ -250,7 +250,7 @@ def _convert(args: Convert) -> int:
         raise ValueError("convert: say where to, by --out FILE.npz or by --minari ID")
     if args.method is not None and args.resample is None:
         raise ValueError("convert: --method is for --resample SECONDS")
-    resampling = {"seconds": args.resample, "method": args.method or "linear"}
+    resampling: dict[str, Any] = {"seconds": args.resample, "method": args.method or "linear"}
     console.phase("reading")
     dataset = _read(args, **resampling).dataset()
     console.phase("writing")

@@ -32,7 +32,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from flax import struct
@@ -76,9 +76,9 @@ class LoggedPlant:
     resample: Method | None
     text: str  # of the file
     loops: tuple[Loop, ...] = ()
-    simulated: ClassVar[bool] = False
-    has_safe_state: ClassVar[bool] = True
-    barrier_gamma: ClassVar[float] = 1.0
+    simulated: bool = False
+    has_safe_state: bool = True
+    barrier_gamma: float = 1.0
 
     @property
     def response(self) -> int:
@@ -92,7 +92,7 @@ class LoggedPlant:
     def physics(self) -> NoNumbers:
         return NoNumbers()
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise ValueError(
             f"{self.name} is known from its log alone: there is no simulator to play in; go by the "
             "off-policy estimates of a run, or write the plant (docs: write-a-plant)"

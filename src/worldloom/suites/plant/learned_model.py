@@ -9,7 +9,7 @@ less careful than the most careful of them.
 
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def save_model(path: Path, learned: LearnedModel) -> None:
     scales = {n: x for n, x in vars(learned.dynamics).items() if n != "members"}
     layers = enumerate(learned.dynamics.members)
     weights = {f"members.{i}.{name}": x for i, layer in layers for name, x in layer.items()}
-    arrays = {name: np.asarray(x) for name, x in (scales | weights).items()}
+    arrays: dict[str, Any] = {name: np.asarray(x) for name, x in (scales | weights).items()}
     with atomic_path(path) as draft, draft.open("wb") as file:
         np.savez(file, error=learned.error, **arrays)
 
