@@ -10,7 +10,6 @@ from worldloom.suites.plant import references as table
 from worldloom.suites.plant.evaluate import Outcome, PlantEvaluation
 from worldloom.suites.plant.suite import SUITE
 
-
 MEASURED = json.loads(table.TABLE.read_text())
 
 
