@@ -137,8 +137,8 @@ def _ascend(settings: Shooting, objective: Objective, plans: Array) -> Array:
 
     def one(now: Any, _: None) -> tuple[Any, None]:
         plans, memory = now
-        change, memory = adam.update(-jnp.nan_to_num(slope(plans)), memory)
-        return (jnp.clip(plans + rates * change, -1.0, 1.0), memory), None
+        step: Any = adam.update(-jnp.nan_to_num(slope(plans)), memory)
+        return (jnp.clip(plans + rates * step[0], -1.0, 1.0), step[1]), None
 
     return jax.lax.scan(one, (plans, adam.init(plans)), None, length=settings.gradients)[0][0]
 
