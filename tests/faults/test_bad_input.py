@@ -76,7 +76,7 @@ HUNT = "train treasurehunt"
         (f"{HUNT} --steps", "--steps needs a value"),
         (f"{HUNT} --epochs 80", "--epochs: this is now --steps"),
         (f"{HUNT} --no-report 3", "--no-report: there is nothing to switch off"),
-        (f"{HUNT} --track wandb", "there is no tracker 'wandb'; known: mlflow, tensorboard"),
+        (f"{HUNT} --track comet", "there is no tracker 'comet'; known: mlflow, tensorboard, wandb"),
         ("train a b", "'b' is not expected here; the world comes first, then options"),
         ("train --steps 3", "name a world first, as in: worldloom train treasurehunt"),
         ("sweep tag --grid iqn.hiden=3,4", "did you mean '--iqn.hidden'?"),

@@ -27,7 +27,8 @@ def test_a_run_shows_all_it_does_in_one_bar(counting, tmp_path, phases):
     config = counting.config(record_every=40)
     run = train(counting.suite, config, tmp_path / "run", hooks=[ShowProgress()])
     names = [name for name, _ in phases]
-    once = ["preparing", "compiling", "training", "evaluating", "filming", "writing the page"]
+    once = ["preparing", "playing at random", "compiling", "training"]
+    once += ["evaluating", "filming", "writing the page"]
     assert list(dict.fromkeys(names)) == [*once, "stopped"]
     assert ("training", 20) in phases[phases.index(("evaluating", 20)) :], "goes on at once"
     assert names.count("stopped") == 1

@@ -20,6 +20,7 @@ EXTRAS = {
     "track": ("mlflow", "sqlalchemy", "alembic", "tensorboard"),
     "wandb": ("wandb",),
     "serve": ("fastapi", "uvicorn"),
+    "bus": ("asyncua", "pymodbus"),
     "onnx": ("onnx", "onnxruntime"),
     "cuda": ("jax_cuda12_plugin",),
 }

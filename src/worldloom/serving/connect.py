@@ -77,28 +77,33 @@ class Connection:
         return [*self.signals.values(), *self.positions.values(), *more]
 
 
+_TEXTS = ("server", "plant", "bus")
+_TIMES = ("period", "stale_after")
+_TABLES = ("signals", "actuators", "positions")
+
+
 def read_connection(path: str | Path) -> Connection:
     """The connection in a YAML file; a ValueError of one line if something is wrong with it."""
     node = parse_yaml(read_text(path), str(path))
     entries = node.entries(Connection.__dataclass_fields__)
-    required = ("server", "plant", "bus", "period", "stale_after", "signals", "actuators")
-    for name in required:
+    for name in (*_TEXTS, *_TIMES, "signals", "actuators"):
         if name not in entries:
             raise node.error(f"{name} is missing")
+    bus = entries["bus"].text()
     values: dict[str, Any] = {}
     for name, entry in entries.items():
-        if name in ("signals", "actuators", "positions"):
-            values[name] = {key: _place(one, values["bus"]) for key, one in entry.entries().items()}
+        if name in _TABLES:
+            values[name] = {key: _place(one, bus) for key, one in entry.entries().items()}
             if not values[name]:
                 raise entry.error("nothing is listed")
-        elif name in ("period", "stale_after"):
+        elif name in _TIMES:
             values[name] = entry.number()
             if not 0.001 <= values[name] <= 86_400.0:
                 raise entry.error(f"{shown(entry.value)}; it is a time in seconds, 0.001 to 86400")
-        elif name in ("server", "plant", "bus"):
+        elif name in _TEXTS:
             values[name] = entry.text()
         else:
-            values[name] = _place(entry, values["bus"])
+            values[name] = _place(entry, bus)
     strange = set(values.get("positions", ())) - set(values["actuators"])
     if strange:
         raise entries["positions"].error(f"{shown(min(strange))} is not one of the actuators")

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from worldloom.core.names import one_line
-from worldloom.serving.connections import ConnectionLimits
 from worldloom.serving.serve import (  # which says what to install
+    ConnectionLimits,
     address_of,
     is_loopback,
     listen,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from worldloom.core.lazy import load_file, resolve
 from worldloom.core.names import shown, suggest
-from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.training.suite import Suite, World
 
 if TYPE_CHECKING:
@@ -112,6 +111,8 @@ def _is_yaml(name: str) -> bool:
 
 def _defined_by(path: str) -> tuple[Suite, str]:
     """The suite whose worlds a YAML file describes, and what makes one; the first if none fits."""
+    from worldloom.core.yaml_nodes import parse_yaml, read_text
+
     known = [(made, *made.definition) for made in map(suite, SUITES) if made.definition]
     try:
         content = parse_yaml(read_text(path), path).value

@@ -39,7 +39,7 @@ def test_the_table_is_of_the_plants_as_they_are_now():
 
 def outcome(value):
     limits = np.zeros(1)
-    return Outcome(np.full(4, value), np.zeros(4), np.zeros(4), limits, limits, 0.0, 0.0)
+    return Outcome(np.full(4, value), np.zeros(4), np.zeros(4), limits, limits, 0.0, 0.0, limits)
 
 
 def test_a_score_is_a_share_of_the_way_from_random_to_the_oracle():

@@ -153,8 +153,8 @@ def test_hundreds_of_robots_on_two_devices_move_as_on_one():
 def test_six_solver_iterations_are_as_good_as_a_hundred(robot):
     """What biped.xml asks of the solver, against MuJoCo's default, on a swaying stance."""
     strict = LoopEngine(robot)
-    strict._model.opt.iterations, strict._model.opt.ls_iterations = 100, 50
-    strict._model.opt.tolerance = 1e-10
+    strict.model.opt.iterations, strict.model.opt.ls_iterations = 100, 50
+    strict.model.opt.tolerance = 1e-10
     target, force = plan(robot)
     quick, _ = play(LoopEngine(robot), target, force)
     exact, _ = play(strict, target, force)
