@@ -122,6 +122,7 @@ def make_logged_problem(config: TrainConfig, env: PureEnv, folder: Path | None) 
     return Problem(
         env=env,
         make_evaluator=make_evaluator,
+        references=lambda evaluator, agents: {},  # nobody can play at random either
         networks=Networks(),
         data=data,
         about=about,
