@@ -129,7 +129,7 @@ def modes_markdown(result: dict[str, Any]) -> str:
     heads |= {"epochs_per_second": "epochs/s", "speedup": "speed-up"}
     heads |= {f"{part}_ms": f"{part}, ms" for part in result["parts"]}
     heads |= {"compile_seconds": "compile, s", "memory_mb": "memory, MB"}
-    rows = [" | ".join(heads.values()), "|".join(["---"] * len(heads))]
+    rows = [" | ".join(heads.values()), " | ".join(["---"] * len(heads))]
     for row in result["rows"]:
         cells = [row.get(name) for name in heads]
         rows.append(" | ".join(three_figures(x) if isinstance(x, float) else str(x) for x in cells))

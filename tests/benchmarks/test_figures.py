@@ -176,7 +176,7 @@ def test_modes_are_shown_with_their_parts():
     marks = "<!-- figures:modes -->\n{}<!-- /figures:modes -->"
     text = figures.fill(marks.format("old\n"), "modes", figures.modes_markdown(result))
     heads = "agents | mode | epochs/s | speed-up | epoch, ms | compile, s | memory, MB"
-    assert f"| {heads} |\n|---|" in text
+    assert f"| {heads} |\n| --- |" in text
     assert "| 4 | jax_fused | 0.81 | 2.51 | 1,230 | 3 | - |" in text
     assert "- Figures are medians." in text
     assert "- 8 agents failed: out of memory" in text

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+SETTLES = 20  # looks, a tenth of a second apart: pages lay themselves out anew, or get news
 PHONE, DESK = {"width": 390, "height": 740}, {"width": 1280, "height": 900}
 LOOK = (Path(__file__).parent / "look.js").read_text()
 REACH = (Path(__file__).parent / "reach.js").read_text()
@@ -21,8 +22,13 @@ def assert_legible(view, *where, ignored=""):
 
     ignored: a selector of what is not looked at.
     """
-    seen = view.evaluate(LOOK, ignored)
-    for fault in ("outside", "cut", "faint"):
+    faults = ("outside", "cut", "faint")
+    for _ in range(SETTLES):
+        seen = view.evaluate(LOOK, ignored)
+        if not any(seen[fault] for fault in faults):
+            break
+        view.wait_for_timeout(100)
+    for fault in faults:
         assert seen[fault] == [], (*where, fault, seen[fault])
     return seen
 
@@ -32,8 +38,19 @@ def assert_reachable(view, *where, ignored=""):
 
     ignored: a selector of what is reached in another way.
     """
-    known = view.evaluate(REACH, ignored)
+    for _ in range(SETTLES):
+        known, missing = _walk(view, ignored)
+        if not (known["wrong"] or missing):
+            break
+        view.wait_for_timeout(100)
     assert known["wrong"] == [], (*where, known["wrong"])
+    assert missing == [], (*where, missing)
+    return known["count"]
+
+
+def _walk(view, ignored):
+    """What there is to reach, and what the tab key does not come to."""
+    known = view.evaluate(REACH, ignored)
     view.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
     reached = set()
     for _ in range(known["count"] + 10):
@@ -42,6 +59,4 @@ def assert_reachable(view, *where, ignored=""):
         if number in reached and len(reached) >= known["count"]:
             break
         reached |= {number} - {None}
-    missing = [name for n, name in enumerate(known["names"]) if str(n) not in reached]
-    assert missing == [], (*where, missing)
-    return known["count"]
+    return known, [name for n, name in enumerate(known["names"]) if str(n) not in reached]

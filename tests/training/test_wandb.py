@@ -95,7 +95,8 @@ def test_settings_metrics_and_files_are_read_back_and_nothing_is_said(folder, ca
     assert config["iqn"] == {"hidden": 16, "sizes": [2, 3]}
     assert config["run"] == {"hash": "abc"}
     assert (run["project"], run["display_name"]) == ("hunt", folder.name)
-    assert of(session, "exit") == [{}] or of(session, "exit") == [{"exit_code": 0}]
+    (last,) = of(session, "exit")
+    assert last.get("exit_code", 0) == 0  # beside it, how long a slow machine took
     assert (session / "files" / "report.html").read_text() == "<p>"
     assert not (session / "files" / "report.html").is_symlink(), "the run may be moved"
 
@@ -118,7 +119,8 @@ def test_a_resumed_run_goes_on_as_the_same_one_and_tells_no_step_twice(folder):
         == json.loads((folder / "wandb.json").read_text())["run_id"]
     )
     assert (other["resume"], other["config"]["update"]["steps"]) == (True, 12)
-    assert of(first, "exit") == [{"exit_code": 255}]
+    (last,) = of(first, "exit")
+    assert last["exit_code"] == 255
 
 
 def test_a_file_that_names_no_run_is_told_in_one_line(folder, capfd):

@@ -154,7 +154,7 @@ def test_what_does_not_belong_together_is_refused(runs, tmp_path, capsys):
         ([runs[0], other], "are of different plants, or of one with different options"),
         ([runs[2]], "these runs learned in the plant; name the log to judge by"),
         ([runs[0], runs[0]], "is named twice"),
-        ([runs[0], "--dataset", "log.csv"], "dataset='log.csv'"),
+        ([runs[0], "--dataset", "log.csv"], "dataset=log.csv"),
         ([runs[0], "--episodes", "-1"], "episodes=-1; it must be 0 or more"),
         ([runs[0], "--out", "x.html"], "the result is a .json file"),
     ):
