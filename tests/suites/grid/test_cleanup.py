@@ -31,7 +31,8 @@ def upkeep():
 
 def at_start(before: str = FIELD, facing=(UP, UP), foul=()) -> cleanup.GridState:
     """A state with the given river cells foul, or all of them."""
-    state = scene(WORLD, before, cleanup.CleanupState(jnp.array(facing)))
+    extra = cleanup.CleanupState(jnp.array(facing), jnp.zeros(2, bool), jnp.int32(0))
+    state = scene(WORLD, before, extra)
     floor = np.array(state.layers[0])
     if foul == "all":
         floor[floor == WATER] = FOUL
