@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles.social import Coins
 from pictures import DOWN, LEFT, RIGHT, UP, picture, scene
 
+from oracles.social import Coins
 from worldloom.suites.grid import coins
 
 KEY, STAY = jax.random.key(0), 4

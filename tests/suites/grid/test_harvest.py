@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles.social import regrowth_chances
 from pictures import DOWN, LEFT, UP
 
+from oracles.social import regrowth_chances
 from worldloom.suites.grid import beams, harvest
 
 KEY = jax.random.key(0)
@@ -35,7 +35,7 @@ def at(*cells, facing=(UP, UP, UP), apples=None, zapped=(False,) * 3):
             layers[-1][cell] = APPLE
     for cell, way in zip(cells, facing, strict=True):
         layers[-1][cell] = WORLD.index[beams.FACINGS[way]]
-    extra = harvest.HarvestState(jnp.array(facing), jnp.array(zapped))
+    extra = harvest.HarvestState(jnp.array(facing), jnp.array(zapped), jnp.zeros(3, bool))
     return harvest.GridState(jnp.asarray(layers), jnp.array(cells), extra)
 
 
@@ -122,6 +122,7 @@ def test_who_was_zapped_starts_anew_on_a_free_starting_cell(upkeep):
     assert (positions[:, 1] != positions[:, 2]).any(axis=1).all()
     assert len({tuple(cell) for cell in positions[:, 1]}) > 20
     assert not later.extra.zapped.any()
+    assert (np.asarray(jax.vmap(WORLD.at_peace)(later)) == [True, False, False]).all()
 
 
 def test_with_turning_only_turns_turn():
@@ -137,7 +138,7 @@ def test_with_turning_only_turns_turn():
 
 
 def test_apples_only_vanish_when_somebody_is_paid():
-    """Conservation: apples now = apples before - what was paid + what grew; nothing else changes."""
+    """Conservation: without regrowth, what was paid and what is left are what there was."""
     env = harvest.make(num_agents=7, horizon=40)
     key, params = KEY, env.default_params()
     params = params.replace(extra=params.extra.replace(regrowth=jnp.zeros(4)))

@@ -72,7 +72,8 @@ def test_resources_are_held_by_who_walks_over_them_and_everybody_sees_which(step
         ((0, 1), (0, 1), (1.0, 1.0)),
         ((1, 1), (1, 0), (4.0, 1.0)),  # half and half against cooperation
         ((0, 0), (1, 0), (0.0, 0.0)),
-        ((1, 3), (1, 1), (1.75, 2.25)),
+        # 1/4 * (3 - 1) / 2 + 3/4 * (5 + 1) / 2, and 1/2 * (3 - 3) / 4 + 1/2 * (5 + 3) / 4.
+        ((1, 3), (1, 1), (2.5, 1.0)),
     ],
 )
 def test_the_matrix_pays_by_the_shares_of_what_both_hold(step, mine, theirs, paid):

@@ -47,6 +47,7 @@ class CleanupParams(struct.PyTreeNode):
 class CleanupState(struct.PyTreeNode):
     facing: Array  # (A,) int32: which way each agent faces
     zapped: Array  # (A,) bool: hit in this turn
+    restarted: Array  # (A,) bool: hit in the turn before
     turn: Array  # () int32
 
 
@@ -117,6 +118,7 @@ def world(
         setup=setup,
         interact=partial(interact, taper=beam_taper),
         upkeep=upkeep,
+        at_peace=(lambda state: ~state.extra.restarted) if zap else None,
         extra_params=lambda: CleanupParams(*map(jnp.float32, numbers), jnp.int32(fouling_delay)),
     )
 
@@ -134,7 +136,7 @@ def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> G
         foul & (floor == world.index["Water"]), jnp.int8(world.index["Pollution"]), floor
     )
     nobody = jnp.zeros((world.num_agents,), bool)
-    extra = CleanupState(nobody.astype(jnp.int32), nobody, jnp.int32(0))
+    extra = CleanupState(nobody.astype(jnp.int32), nobody, nobody, jnp.int32(0))
     return state.replace(layers=state.layers.at[FLOOR].set(floor), extra=extra)
 
 
@@ -168,7 +170,7 @@ def upkeep(
     if "zap" in world.actions:
         state = beams.respawn(world, spawn_key, state, extra.zapped)
         state = beams.show(world, state, extra.facing)
-        extra = extra.replace(zapped=jnp.zeros_like(extra.zapped))
+        extra = extra.replace(zapped=jnp.zeros_like(extra.zapped), restarted=extra.zapped)
     return state.replace(extra=extra), jnp.asarray(False)
 
 
@@ -191,4 +193,3 @@ def growth(world: GridWorld, state: GridState, params: GridParams) -> Array:
     water = (state.layers[FLOOR] == world.index["Water"]).sum()
     share = foul / (foul + water)
     return params.extra.apple_rate * jnp.maximum(0.0, 1.0 - share / params.extra.depletion)
-

@@ -8,9 +8,9 @@ from the first blow, that turn included) it closes again and all begin anew.
 
 `gold_pays="all"` pays every agent that had a part (Melting Pot); "last" only the one that completes
 it (SocialJax's code). Different from SocialJax: the map has its walls in other places; iron and
-gold appear with exclusive chances, where there gold has its chance only if iron has not come; agents
-start on any free cell, facing up; windows are centred and not rotated; conflicts of moves are
-decided by turns, or nobody moves, not by lot.
+gold appear with exclusive chances, where there gold has its chance only if iron has not come;
+agents start on any free cell, facing up; windows are centred and not rotated; conflicts of moves
+are decided by turns, or nobody moves, not by lot.
 """
 
 from functools import partial

@@ -43,6 +43,7 @@ class HarvestParams(struct.PyTreeNode):
 class HarvestState(struct.PyTreeNode):
     facing: Array  # (A,) int32
     zapped: Array  # (A,) bool: hit in this turn
+    restarted: Array  # (A,) bool: hit in the turn before
 
 
 def world(
@@ -89,6 +90,7 @@ def world(
         setup=setup,
         interact=interact,
         upkeep=upkeep,
+        at_peace=lambda state: ~state.extra.restarted,
         extra_params=lambda: HarvestParams(
             jnp.asarray(regrowth, jnp.float32), jnp.float32(beam_length), jnp.float32(beam_width)
         ),
@@ -120,7 +122,7 @@ def maps(closed: bool) -> tuple[Map, Map]:
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:
     """All apples are there; everybody faces up."""
     nobody = jnp.zeros((world.num_agents,), bool)
-    return state.replace(extra=HarvestState(nobody.astype(jnp.int32), nobody))
+    return state.replace(extra=HarvestState(nobody.astype(jnp.int32), nobody, nobody))
 
 
 def interact(
@@ -131,7 +133,8 @@ def interact(
     reach = params.extra.beam_length, params.extra.beam_width
     ahead = beams.beam(world, state.position[act.agent], facing[act.agent], *reach, taper=True)
     hit = beams.hit_agents(world, state, ahead & beams.does(world, act, "zap"), act.agent)
-    state = state.replace(extra=HarvestState(facing, state.extra.zapped | hit))
+    extra = state.extra.replace(facing=facing, zapped=state.extra.zapped | hit)
+    state = state.replace(extra=extra)
     return beams.show(world, state, facing), jnp.zeros((world.num_agents,), jnp.float32)
 
 
@@ -142,10 +145,10 @@ def upkeep(
     grow_key, spawn_key = draws.split(key)
     chance = params.extra.regrowth[jnp.minimum(near(world, state), 3)]
     state = world.grow(grow_key, state, "Orchard", "Apple", chance)
-    state = beams.respawn(world, spawn_key, state, state.extra.zapped)
-    state = beams.show(world, state, state.extra.facing)
-    nobody = jnp.zeros_like(state.extra.zapped)
-    return state.replace(extra=state.extra.replace(zapped=nobody)), jnp.asarray(False)
+    hit = state.extra.zapped
+    state = beams.show(world, beams.respawn(world, spawn_key, state, hit), state.extra.facing)
+    extra = state.extra.replace(zapped=jnp.zeros_like(hit), restarted=hit)
+    return state.replace(extra=extra), jnp.asarray(False)
 
 
 def near(world: GridWorld, state: GridState) -> Array:

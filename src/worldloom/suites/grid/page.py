@@ -47,6 +47,7 @@ def write_report(folder: str | Path) -> Path:
             _rivals(run) if rivals else learning(run, "return of all agents together"),
             inside(run),
             _agents(run),
+            None if rivals else _society(run),
             None if rivals else _turns(turns),
             _films(films),
         ],
@@ -111,6 +112,31 @@ def _rivals(run: Run) -> Part:
         "so that their sum is not drawn. Half of the agents play against others that act at "
         "random; all of them against each other.",
     )  # fmt: skip
+
+
+_MEASURES = {
+    "gini": "Gini coefficient of the agents' returns: 0 is all alike",
+    "sustainability": "mean turn in which agents are paid",
+    "peace": "share of agents that nobody harmed in a turn",
+}
+
+
+def _society(run: Run) -> Part:
+    """How evaluated agents share, how long what pays lasts, how peaceful they are."""
+    steps, charts = column(run.evals, "steps"), []
+    for name, title in _MEASURES.items():
+        means, errors = column(run.evals, name), column(run.evals, f"{name}_stderr")
+        if any(map(is_number, means)):
+            line = with_error("greedy ± s.e.", steps, means, errors, dots=True, color=GREEDY)
+            charts.append(line_chart([line], "steps", title, title=name.capitalize()))
+    if not charts:
+        return None
+    return page.section(
+        "Together",
+        page.pairs(charts),
+        text="Of the world's own rewards, whatever the agents learned from. Equality is 1 less "
+        "the Gini coefficient; it has no value where somebody lost more than it won.",
+    )
 
 
 def _agents(run: Run) -> Part:

@@ -98,6 +98,7 @@ def world(
         interact=interact,
         upkeep=upkeep,
         can_act=lambda world, state, params: state.extra.frozen == 0,
+        at_peace=lambda state: state.extra.frozen == 0,
         extra_params=lambda: DilemmaParams(
             jnp.asarray(payoff, jnp.float32).reshape(2, 2),
             jnp.float32(regrowth),
@@ -151,9 +152,7 @@ def interact(
     ahead = beams.beam(
         world, state.position[act.agent], facing[act.agent], jnp.float32(1), jnp.float32(0)
     )
-    partner = beams.hit_agents(
-        world, state, ahead & beams.does(world, act, "interact"), act.agent
-    )
+    partner = beams.hit_agents(world, state, ahead & beams.does(world, act, "interact"), act.agent)
     shares = held / jnp.maximum(held.sum(axis=1, keepdims=True), 1)
     mine = shares[act.agent]
     to_me = jnp.where(partner, shares @ params.extra.payoff.T @ mine, 0.0).sum()

@@ -50,7 +50,7 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
         never = dict.fromkeys(("eval_every", "checkpoint_every", "record_every"), 0)
         return common | never | {"steps": 10_000, "chunk": 1}
     on_policy = {"gamma": 0.9, "learning_rate": 1e-3, "num_minibatches": 4}
-    own = {"ppo": on_policy, "mappo": on_policy, "pqn": {"gamma": 0.9}}
+    own = {"ppo": on_policy, "mappo": on_policy, "pqn": {"gamma": 0.9}, "vdn": {"gamma": 0.9}}
     if algo not in own:
         return common
     return common | {"steps": 1_280_000, "num_worlds": 64, algo: own[algo]}
@@ -101,4 +101,5 @@ SUITE = Suite(
     presets={"original": original},
     no_resume=no_resume,
     definition=(("kinds",), "worldloom.suites.grid.definition:load"),
+    shaping="worldloom.suites.grid.rewards:social_rewards",
 )

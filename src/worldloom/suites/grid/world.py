@@ -14,6 +14,9 @@ the table cannot say are four optional functions, the hooks:
         at the end of a turn, after spontaneous changes
     can_act(world, state, params) -> (A,) bool
         which agents may act now; whatever the others choose does nothing
+
+A world in which agents can harm each other says with `at_peace(state) -> (A,) bool` whom nobody
+harmed in the turn that led to a state: evaluation counts them.
 """
 
 from collections.abc import Callable
@@ -84,6 +87,7 @@ class GridWorld:
     interact: Callable[..., tuple[GridState, Array]] | None = None
     upkeep: Callable[..., tuple[GridState, Array]] | None = None
     can_act: Callable[..., Array] | None = None
+    at_peace: Callable[[GridState], Array] | None = None
     extra_params: Callable[[], PyTree] = field(default=tuple)
 
     def __post_init__(self):
