@@ -13,6 +13,7 @@ from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import apply_in_order, first_step, step_by_turn
 from worldloom.suites.grid.problem import make_problem
 from worldloom.suites.grid.rewards import social_rewards
+from worldloom.suites.grid.suite import SUITE
 from worldloom.training.config import make_config
 
 KEY = jax.random.key(0)
@@ -123,10 +124,10 @@ def test_any_gridworld_takes_them_and_plays_on_as_it_did(name):
 
 
 def test_evaluation_scores_the_worlds_own_rewards():
-    world = {"horizon": 4, "rewards": "shared"}
-    config = make_config({"env": "staghunt", "algo": "random", "world": world})
-    problem = make_problem(config)
-    own = make_problem(make_config({"env": "staghunt", "algo": "random", "world": {"horizon": 4}}))
+    shared, own = (
+        make_problem(make_config(SUITE, {"env": "staghunt", "algo": "random", "world": world}))
+        for world in ({"horizon": 4, "rewards": "shared"}, {"horizon": 4})
+    )
 
     def act(params, obs, key, explore):
         return jnp.zeros(obs.shape[0], jnp.int32)
@@ -136,7 +137,7 @@ def test_evaluation_scores_the_worlds_own_rewards():
 
     Learned.act = staticmethod(act)
     agents = jnp.zeros(4)
-    scores = [p.make_evaluator(Learned, 8)(agents, KEY).agent_scores for p in (problem, own)]
+    scores = [p.make_evaluator(Learned, 8)(agents, KEY).agent_scores for p in (shared, own)]
     np.testing.assert_array_equal(*scores)
 
 
