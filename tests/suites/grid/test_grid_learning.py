@@ -19,6 +19,7 @@ OPTIONS = {
     "ppo": FAST | {"num_minibatches": 2, "hidden": (32,)},
     "mappo": FAST | {"num_minibatches": 2, "hidden": (32,)},
     "pqn": FAST | {"hidden": (32,), "epsilon_updates": 15},
+    "vdn": FAST | {"hidden": (32,), "epsilon_updates": 15},
     "dqn": FAST
     | {"hidden": (32,), "buffer_size": 16 * 17 * 10, "gradient_steps": 10, "epsilon_decay": 0.2},
 }
@@ -31,7 +32,15 @@ def settings(algo, share, **changes):
 
 @pytest.mark.parametrize(
     ("algo", "share"),
-    [("ppo", False), ("mappo", False), ("pqn", False), ("ppo", True), ("dqn", True)],
+    [
+        ("ppo", False),
+        ("mappo", False),
+        ("pqn", False),
+        ("vdn", False),
+        ("ppo", True),
+        ("dqn", True),
+        ("vdn", True),
+    ],
 )
 def test_agents_learn_a_small_treasure_hunt(algo, share):
     trainer = new_trainer(settings(algo, share))

@@ -91,7 +91,8 @@ def world(
     under_wall = "." * width
     every = (("Pollution", pollution_rate),) if fouling == "each" else ()
     one_rate = pollution_rate if fouling == "one" else 0.0
-    numbers = (apple_rate, depletion, start_pollution, beam_length, beam_width, one_rate)
+    numbers = (apple_rate, depletion, start_pollution, beam_length, beam_width)
+    numbers += (one_rate, fouling_delay)
     return GridWorld(
         name="cleanup",
         kinds=(
@@ -119,7 +120,7 @@ def world(
         interact=partial(interact, taper=beam_taper),
         upkeep=upkeep,
         at_peace=(lambda state: ~state.extra.restarted) if zap else None,
-        extra_params=lambda: CleanupParams(*map(jnp.float32, numbers), jnp.int32(fouling_delay)),
+        extra_params=lambda: CleanupParams(*map(jnp.float32, numbers)),
     )
 
 

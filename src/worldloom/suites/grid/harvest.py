@@ -13,6 +13,7 @@ rotated; two agents that want one cell both stay (simultaneous) or take turns (i
 there one of them gets it by lot. Melting Pot keeps who was zapped out of the world for a while.
 """
 
+from functools import reduce
 from itertools import product
 from typing import Literal
 
@@ -156,8 +157,9 @@ def near(world: GridWorld, state: GridState) -> Array:
     height, width = world.shape
     apples = jnp.pad((state.layers[-1] == world.index["Apple"]).astype(jnp.int32), REACH)
     offsets = product(range(-REACH, REACH + 1), repeat=2)
-    return sum(
+    shifted = [
         apples[REACH + y : REACH + y + height, REACH + x : REACH + x + width]
         for y, x in offsets
         if 0 < abs(y) + abs(x) <= REACH
-    )  # pyright: ignore[reportReturnType]
+    ]
+    return reduce(jnp.add, shifted)
