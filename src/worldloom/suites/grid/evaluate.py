@@ -191,7 +191,7 @@ class GridEvaluator:
         against = None
         if self.rivals and not at_random and is_constant_sum(per_agent):
             half = every // 2
-            returns = np.asarray(self._scores(agents, key, explore, half)[0])
+            returns = self.agent_returns(agents, key, half, explore)
             against = returns[:, :half].mean(axis=1) - returns[:, half:].mean(axis=1)
         seconds = time.perf_counter() - start
         society = {}
@@ -200,6 +200,12 @@ class GridEvaluator:
             society |= {"peace": peace} if len(peace) else {}
         scores = per_agent.sum(axis=1)
         return GridEvaluation(scores, per_agent, seconds, paid, against, **society)
+
+    def agent_returns(
+        self, agents: PyTree, key: Key, learned: int, explore: float = 0.0
+    ) -> np.ndarray:
+        """(episodes, A) returns in fresh worlds; agents from number `learned` on are random."""
+        return np.asarray(self._scores(agents, key, explore, learned)[0])
 
     def film(self, agents: PyTree, key: Key, explore: float = 0.0) -> tuple[PyTree, np.ndarray]:
         """One episode: the world's states (horizon + 1, ...) and what each turn (horizon,) paid."""

@@ -13,7 +13,15 @@ from worldloom.report.axes import number
 from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.run_page import GREEDY, facts, hero, inside, learning, thin, write_page
-from worldloom.report.runs import Row, Run, column, is_number, read_csv_tail, read_run
+from worldloom.report.runs import (
+    Row,
+    Run,
+    column,
+    is_number,
+    json_object,
+    read_csv_tail,
+    read_run,
+)
 from worldloom.suites.grid.suite import no_resume
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
@@ -48,6 +56,7 @@ def write_report(folder: str | Path) -> Path:
             inside(run),
             _agents(run),
             None if rivals else _society(run),
+            _partners(run),
             None if rivals else _turns(turns),
             _films(films),
         ],
@@ -136,6 +145,23 @@ def _society(run: Run) -> Part:
         page.pairs(charts),
         text="Of the world's own rewards, whatever the agents learned from. Equality is 1 less "
         "the Gini coefficient; it has no value where somebody lost more than it won.",
+    )
+
+
+def _partners(run: Run) -> Part:
+    """The cross-play matrix, if `worldloom eval RUN --partners` has been asked for it."""
+    played = json_object(run.path / "crossplay.json", run.unreadable)
+    if not {"runs", "partners", "mean", "episodes"} <= played.keys():
+        return None
+    rows = [
+        [name, *(f"{mean:.4g}" for mean in means)]
+        for name, means in zip(played["runs"], played["mean"], strict=True)
+    ]
+    return page.section(
+        "Beside others",
+        page.table(["an agent of", *(f"with {name}" for name in played["partners"])], rows),
+        text="Mean return of an agent of the run in a row, half of the agents being of the run in "
+        f"a column, in {played['episodes']} greedy episodes.",
     )
 
 

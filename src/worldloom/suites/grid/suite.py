@@ -101,5 +101,6 @@ SUITE = Suite(
     presets={"original": original},
     no_resume=no_resume,
     definition=(("kinds",), "worldloom.suites.grid.definition:load"),
+    partners=lazy("worldloom.suites.grid.partners:play_with_partners"),
     shaping="worldloom.suites.grid.rewards:social_rewards",
 )
