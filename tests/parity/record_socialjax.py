@@ -70,8 +70,8 @@ def main(checkout: str, out: str) -> None:
     state, _ = play(rich, rich.reset(key)[1], key, FIRST)
     _, rows = play(make("coin_game", regrow_rate=0.0, **selfish), state, key, STEPS)
     np.savez(Path(out) / "coins.npz", **table(rows, "grid", "agent_locs"))
-    rates = {"regrowth_prob_iron": 0.01, "regrowth_prob_gold": 0.01}
-    env = make("coop_mining", num_agents=6, **rates, **selfish)
+    rates = {"regrowth_prob_iron": 0.005, "regrowth_prob_gold": 0.03, "gold_mining_window": 8}
+    env = make("coop_mining", num_agents=10, **rates, **selfish)
     _, rows = play(env, env.reset(key)[1], key, STEPS)
     names = ("grid", "agent_locs", "ore_miners", "partial_ore_countdown")
     np.savez(Path(out) / "mining.npz", **table(rows, *names))

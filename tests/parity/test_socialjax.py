@@ -106,8 +106,11 @@ def test_harvest(recorded):
     chance = np.asarray(world.default_params().extra.regrowth)[np.minimum(near, 3)]
     chance = np.where(site & (grid == 0), chance, 0.0)
     turns = np.arange(len(grid))[:, None]
-    entered = chance[turns, state.position[..., 0], state.position[..., 1]].any(axis=1)
-    kept = apart(position, action) & ~entered
+    row, column = state.position[..., 0], state.position[..., 1]
+    entered = chance[turns, row, column].any(axis=1)
+    # There the marks that beams left in the turn before cannot be entered.
+    marked = (grid[turns, row, column] == 2).any(axis=1)
+    kept = apart(position, action) & ~entered & ~marked
     assert kept.mean() > 0.4
     theirs = data["after_agent_locs"]
     np.testing.assert_array_equal(state.position[kept], theirs[kept][..., :2])
@@ -158,7 +161,7 @@ def test_coop_mining(recorded):
     walls = grid[0] == 1
     top_map = tuple("".join("#" if wall else "." for wall in row) for row in walls)
     floor_map = tuple(row.replace(".", ",").replace("#", ".") for row in top_map)
-    options = {"num_agents": 6, "turning": True, "gold_pays": "last"}
+    options = {"num_agents": 10, "turning": True, "gold_pays": "last", "gold_window": 8}
     world = coop_mining.world(**options, turn_order="simultaneous")
     world = replace(world, maps=(floor_map, top_map))
     names, headings = (*UPRIGHT[0], "mine"), UPRIGHT[1]
@@ -174,7 +177,7 @@ def test_coop_mining(recorded):
     top = np.broadcast_to(np.where(walls, world.index["Wall"], 0), grid.shape).astype(np.int8)
     top = put_agents(top, position, world.index[beams.FACINGS[0]] + facing)
     ids = data["before_ore_miners"]  # (T, H, W, slots): agents or -1
-    miners = np.moveaxis((ids[..., None] == np.arange(6)).any(axis=-2), -1, 1)
+    miners = np.moveaxis((ids[..., None] == np.arange(10)).any(axis=-2), -1, 1)
     left = data["before_partial_ore_countdown"]
     extra = coop_mining.MiningState(*map(jnp.asarray, (facing, miners, left)))
     action = translated(world, names, data["action"])
@@ -184,11 +187,11 @@ def test_coop_mining(recorded):
     ends = jax.jit(jax.vmap(lambda state: coop_mining.upkeep(world, KEY, state, params)[0]))
     state = jax.device_get(ends(jax.tree.map(jnp.asarray, state)))
     kept = apart(position, action)
-    assert kept.mean() > 0.5
+    assert kept.mean() > 0.3
     theirs, after = data["after_agent_locs"], floor_of(data["after_grid"])
     np.testing.assert_array_equal(state.position[kept], theirs[kept][..., :2])
     np.testing.assert_array_equal(state.extra.facing[kept], headings[theirs[kept][..., 2]])
-    np.testing.assert_array_equal(reward[kept], data["reward"][kept] / 6)
+    np.testing.assert_array_equal(reward[kept], data["reward"][kept] / 10)
     assert (reward[kept] == 1).sum() > 5
     assert (reward[kept] == 8).sum() > 0
     grown = (state.layers[:, 0] == world.index["Soil"]) & (after != world.index["Soil"])
@@ -197,7 +200,7 @@ def test_coop_mining(recorded):
     )
     begun = after == world.index["BegunGold"]
     next_ids = data["after_ore_miners"]
-    next_miners = np.moveaxis((next_ids[..., None] == np.arange(6)).any(axis=-2), -1, 1)
+    next_miners = np.moveaxis((next_ids[..., None] == np.arange(10)).any(axis=-2), -1, 1)
     np.testing.assert_array_equal((state.extra.miners & begun[:, None])[kept],
                                   (next_miners & begun[:, None])[kept])  # fmt: skip
     np.testing.assert_array_equal(

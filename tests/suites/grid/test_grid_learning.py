@@ -60,6 +60,24 @@ def test_agents_learn_a_small_treasure_hunt(algo, share):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "algo"),
+    [("harvest", "ppo"), ("coins", "pqn"), ("prisoners_dilemma", "vdn"), ("coop_mining", "pqn")],
+)
+def test_agents_of_the_social_worlds_can_have_one_network(world, algo):
+    given = {"env": world, "algo": algo, "world": {"horizon": 4, "radius": 1}, "num_worlds": 4}
+    options = {"hidden": (8,), "num_minibatches": 2, "num_epochs": 1}
+    config = make_config(SUITE, given | {algo: options, "share_parameters": True, "chunk": 1})
+    trainer = new_trainer(config)
+    metrics = trainer.advance(1)
+    assert metrics["finite"].all()
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(trainer.run.learner.params)} == {1}
+    count = trainer.loop.env.spec.num_agents
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(trainer.agents())} == {count}
+    assert metrics["agent_returns"].shape == (1, count)
+
+
+@pytest.mark.slow
 def test_returns_over_three_steps_reach_the_score_that_single_steps_reach():
     """`worldloom train treasurehunt --iqn.n-step 3`; random play scores 255, the bar is 500."""
     given = {"env": "treasurehunt", "algo": "iqn", "chunk": 20, "iqn": {"n_step": 3}}

@@ -9,7 +9,6 @@ import pytest
 import worldloom
 from worldloom.cli.main import main
 from worldloom.suites.grid.partners import cross_play
-from worldloom.training.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -33,7 +32,7 @@ def runs(tmp_path_factory):
 
 
 def test_every_run_plays_beside_every_other_and_random_ones(runs):
-    loaded = [load(runs / name) for name in "abc"]
+    loaded = [worldloom.load(runs / name) for name in "abc"]
     found = cross_play(loaded, episodes=8, seed=3)
     assert found.mean.shape == (3, 4)
     assert found.partners == ("a", "b", "c", "random play")
@@ -53,7 +52,7 @@ def test_the_command_prints_and_keeps_the_matrix(runs, capsys):
     kept = json.loads((runs / "a" / "crossplay.json").read_text())
     assert printed["mean"] == kept["mean"]
     assert kept["runs"] == ["a", "b", "c"]
-    assert "Beside others" in load(runs / "a").report().read_text()
+    assert "Beside others" in worldloom.load(runs / "a").report().read_text()
 
 
 def test_partners_of_another_world_are_refused(runs, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Rewards as options of any gridworld: what agents learn from, and what is scored."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldloom import suites
+from worldloom.cli.compare import task_of
+from worldloom.cli.settings import Schema
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import apply_in_order, first_step, step_by_turn
@@ -139,6 +143,21 @@ def test_evaluation_scores_the_worlds_own_rewards():
     agents = jnp.zeros(4)
     scores = [p.make_evaluator(Learned, 8)(agents, KEY).agent_scores for p in (shared, own)]
     np.testing.assert_array_equal(*scores)
+
+
+def test_runs_that_learned_from_other_rewards_are_compared():
+    def task(**world):
+        settings = {"env": "tag", "world": world}
+        return task_of(SimpleNamespace(settings=settings, about={"suite": "grid"}))
+
+    assert task(rewards="shared") == task(rewards="svo", svo_angle=30.0) == task()
+    assert task(rewards="shared", it_cost=0.5) != task()
+
+
+def test_they_are_options_of_the_command_line_in_any_gridworld():
+    for env in ("coins", "tag"):
+        option = Schema(SUITE, env, "pqn").find("--world.rewards")
+        assert option.default == "selfish"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def play_with_partners(run: Run, folder: Path, episodes: int | None, seed: int) 
     found = [f for f in found if (f / "config.json").is_file() and f.resolve() != own]
     if not found:
         raise ValueError(f"{folder} holds no other run; name a folder of runs, or a run")
-    partners = [load(path) for path in found]
+    partners = [load(run.suite, path) for path in found]
     result = cross_play([run, *partners], episodes or run.config.eval_episodes, seed)
     write_text(run.folder / FILE, json.dumps(result.to_dict(), indent=1))
     return result
