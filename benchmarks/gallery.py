@@ -61,7 +61,8 @@ def entry(suite: str, name: str, score: str, baseline: Mapping[str, Any] | None)
     picture = f"![{name}](images/{picture_name(suite, name)}){{ width=360 }}"
     facts = [f"- **{key}**: {value}" for key, value in rows.items()]
     sentence = text[0].upper() + text[1:] + "."
-    scores = ["", gallery_scores.table(name, baseline)] if baseline else []
+    missing = f"Not measured yet: `python -m benchmarks.gallery --measure {name}`."
+    scores = ["", gallery_scores.table(name, baseline) if baseline else missing]
     return "\n".join([f"### {name}\n", sentence, "", picture, "", *facts, *scores])
 
 

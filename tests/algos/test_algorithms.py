@@ -16,7 +16,7 @@ from worldloom.core.spaces import Box, Dict, Discrete
 from worldloom.nn.networks import Networks
 
 NAMES = set(
-    "bc cql dqn edac iql iqn mappo mbpo ppo pqn qlearning random rebrac sac td3 td3bc".split()  # noqa: SIM905
+    "bc cql dqn edac iql iqn mappo mbpo ppo pqn qlearning random rebrac sac td3 td3bc vdn".split()  # noqa: SIM905
 )
 CHOICE = EnvSpec("choice", Box(0, 1, (4,)), Discrete(5))
 VECTOR = EnvSpec("vector", Box(-1, 1, (4,)), Box(-1, 1, (2,)))

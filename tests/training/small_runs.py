@@ -17,6 +17,12 @@ LOOPS = {
         {"env": "tag", "algo": "mappo", "world": {"horizon": 6, "num_agents": 2}, "num_worlds": 4,
          "mappo": {"hidden": (8,), "num_minibatches": 2, "num_epochs": 1}},
     ),
+    "turns, a team": (
+        "grid",
+        {"env": "coins", "algo": "vdn", "world": {"horizon": 6, "rewards": "svo"}, "num_worlds": 4,
+         "share_parameters": True,
+         "vdn": {"hidden": (8,), "num_minibatches": 2, "num_epochs": 1}},
+    ),
     "turns, one network for all": (
         "grid",
         {"env": "tag", "algo": "dqn", "world": {"horizon": 6, "num_agents": 2}, "num_worlds": 4,

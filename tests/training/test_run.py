@@ -232,7 +232,7 @@ def test_the_clock_goes_on_when_a_run_is_resumed(in_two_parts, read_rows):
     assert json.loads((folder / "timing.json").read_text())["iterations"] == 6
 
 
-LONG = ("turns, centralised critic", "turns, one network for all")
+LONG = ("turns, centralised critic", "turns, a team", "turns, one network for all")
 
 
 @pytest.mark.parametrize(

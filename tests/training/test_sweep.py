@@ -133,6 +133,7 @@ SLOW = pytest.mark.slow
 KINDS = {
     "turns, on-policy": [SLOW],
     "turns, centralised critic": [SLOW],
+    "turns, a team": [SLOW],
     "turns, one network for all": [SLOW],
     "steps, off-policy, discrete": [SLOW],
     "steps, off-policy, continuous": [SLOW],

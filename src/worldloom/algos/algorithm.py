@@ -21,7 +21,8 @@ class Algorithm:
     config: a frozen dataclass that checks itself. make(config, spec, networks): the agent, an
     object of pure functions whose protocol follows from `loop` (see `worldloom.training.loops`);
     `networks` is a `worldloom.nn.networks.Networks`. centralised: its critic sees what all agents
-    see, so there must be several. one_array: needs observations that are a single array.
+    see, so there must be several. team_axis: agents learn together; `update` is mapped over them
+    with an axis of this name. one_array: needs observations that are a single array.
     """
 
     name: str
@@ -31,7 +32,13 @@ class Algorithm:
     config: type
     make: Callable[..., Any]
     centralised: bool = False
+    team_axis: str | None = None
     one_array: bool = False
+
+    @property
+    def several_agents(self) -> bool:
+        """Whether it makes no sense for one agent."""
+        return self.centralised or self.team_axis is not None
 
     def why_not(self, spec: EnvSpec) -> str | None:
         """Why it cannot be used in a world of `spec`; None if it can."""
@@ -39,7 +46,7 @@ class Algorithm:
         if kind not in self.actions:
             kinds = " or ".join(sorted(self.actions))
             return f"{self.name} needs {kinds} actions, and those of {spec.name} are {kind}"
-        if self.centralised and spec.num_agents < 2:
+        if self.several_agents and spec.num_agents < 2:
             return f"{self.name} is for several agents, and {spec.name} has one"
         if self.one_array and isinstance(spec.observation, Dict):
             return f"{self.name} needs observations of one array, and {spec.name} has several"

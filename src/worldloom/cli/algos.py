@@ -22,7 +22,7 @@ def command(argv: list[str]) -> int:
     for name in algos.names():
         algorithm = algos.get(name)
         needs = "observations of one array" if algorithm.one_array else ""
-        needs = "several agents" if algorithm.centralised else needs
+        needs = "several agents" if algorithm.several_agents else needs
         row = {
             "name": name,
             "loop": algorithm.loop.replace("_", "-"),

@@ -61,7 +61,8 @@ def command(argv: list[str]) -> int:
 def task_of(run: Any) -> dict[str, Any]:
     """The settings of a run that decide what its scores mean: the world, and the suite's task."""
     env, suite = run.settings["env"], suites.suite(run.about["suite"])
-    world = dict(run.settings.get("world") or {})
+    shaping = suites.shaping_parameters(suite.name)  # which scores do not see
+    world = {n: v for n, v in (run.settings.get("world") or {}).items() if n not in shaping}
     if suite.rules_of(env) is None:  # only options that were given are kept
         known = suites.world_parameters(env) or {}
         world = {name: option.default for name, option in known.items()} | world

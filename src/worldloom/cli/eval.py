@@ -17,6 +17,7 @@ class Flags:
     seed: int = 0  # of the episodes
     gif: str | None = None  # also write a GIF of one episode here
     record: str | None = None  # also write the episodes as a dataset for offline algorithms (npz)
+    partners: str | None = None  # score its agents beside those of the runs in this folder instead
     human: bool = False  # play agent 0 yourself; a run's agents play the others
     json: bool = False  # print the result as JSON
 
@@ -25,7 +26,7 @@ USAGE = """usage: worldloom eval RUN [options]
        worldloom eval WORLD --human [--world.NAME VALUE ...]
 
 Plays whole episodes of a run's newest checkpoint without exploration, and says how they went.
-Runs of every suite; --gif is for gridworlds and robots, --human for gridworlds."""
+Runs of every suite; --gif is for gridworlds and robots, --partners and --human for gridworlds."""
 
 
 def command(argv: list[str]) -> int:
@@ -49,6 +50,8 @@ def command(argv: list[str]) -> int:
     if flags.gif and run.suite.film is None:
         raise ValueError(f"--gif: runs of the {run.suite.name} suite have no film")
     console.phase("evaluating")
+    if flags.partners:
+        return _play_with_partners(run, named, flags)
     result = run.evaluate(flags.episodes, flags.seed)
     if flags.gif:
         assert run.suite.film is not None
@@ -71,6 +74,20 @@ def command(argv: list[str]) -> int:
     console.facts(f"{named}, step {run.steps:,}", lines | made)
     bundle = (run.folder / "bundle" / "manifest.json").is_file()
     console.next_steps(["export", named, *(["--force"] if bundle else [])])
+    return 0
+
+
+def _play_with_partners(run: Any, named: str, flags: Flags) -> int:
+    if run.suite.partners is None:
+        raise ValueError(f"--partners: runs of the {run.suite.name} suite play alone")
+    if flags.gif or flags.record:
+        raise ValueError("--partners gives scores alone; leave --gif and --record out")
+    result = run.suite.partners(run, Path(flags.partners or ""), flags.episodes, flags.seed)
+    if flags.json:
+        console.print_json({"run": named, "steps": run.steps} | result.to_dict())
+        return 0
+    console.facts(f"{named}, step {run.steps:,}", result.lines())
+    console.next_steps(["report", named])
     return 0
 
 

@@ -98,11 +98,12 @@ class Schema:
         if rules is not None:
             world = options_of(rules, "world.")
         else:
+            parameters = suites.shaping_parameters(suite.name) | (parameters or {})
             world = [
                 Option(
                     f"world.{n}", p.default, kind_of(p.annotation, p.default), meaning(f"world.{n}")
                 )
-                for n, p in (parameters or {}).items()
+                for n, p in parameters.items()
             ]
         common = [name for name in COMMON if name not in ("env", "world")]
         groups = {

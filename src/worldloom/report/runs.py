@@ -103,7 +103,7 @@ def read_run(
         about=about,
         metrics=_by_iteration(read_lines(folder / "metrics.jsonl", unreadable)),
         evals=_by_iteration(read_lines(folder / "eval.jsonl", unreadable)),
-        timing=_json_object(folder / "timing.json", unreadable),
+        timing=json_object(folder / "timing.json", unreadable),
         has_checkpoint=any((folder / "checkpoints").glob("*")),
         unreadable=unreadable,
     )
@@ -166,7 +166,8 @@ def _by_iteration(rows: list[Row]) -> list[Row]:
     return [latest[iteration] for iteration in sorted(latest)]
 
 
-def _json_object(path: Path, unreadable: list[str]) -> Row:
+def json_object(path: Path, unreadable: list[str]) -> Row:
+    """What a JSON file holds, {} without one; `unreadable` says what could not be read."""
     if not path.is_file():
         return {}
     try:

@@ -68,17 +68,30 @@ def register(
 
 def suite_of(env: str, **options: Any) -> Suite:
     """The suite that trains a world: given by name, by YAML file, or as PATH.py:FUNCTION."""
+    own = _suite_named(env)
+    if own is None:
+        made = make(env, **options)
+        usual = "grid" if made.turn_based else "plain"
+        own = getattr(made.base, "suite", None) or usual  # a plant says that it is one
+    return suite(own)
+
+
+def _suite_named(env: str) -> str | None:
+    """The suite of a world as its name tells it; None where only the world itself can."""
     own = next((name for name in SUITES if env in suite(name).worlds), None)
     own = own or _REGISTERED.get(env, (None, None))[1]
     if own is None and _is_yaml(env):
         own = _defined_by(env)[0].name
     if own is None and env.partition(":")[0] in PREFIXES:
         own = "plain"
-    if own is None:
-        made = make(env, **options)
-        usual = "grid" if made.turn_based else "plain"
-        own = getattr(made.base, "suite", None) or usual  # a plant says that it is one
-    return suite(own)
+    return own
+
+
+def shaping_parameters(of: str) -> "dict[str, inspect.Parameter]":
+    """Options that every world of a suite takes beside its own: they shape what is learned from."""
+    transform = suite(of).shaping
+    known = inspect.signature(resolve(transform)).parameters if transform else {}
+    return {n: p for n, p in known.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def maker(name: str) -> "Callable[..., PureEnv]":
@@ -140,6 +153,12 @@ def make(name: str, **options: Any) -> "PureEnv":
     from worldloom.core.transforms import as_pure
 
     function, known = maker(name), world_parameters(name)
+    own = _suite_named(name)
+    # A world whose suite only itself can tell may be of any that is shaped.
+    shaped = next((n for n in SUITES if suite(n).shaping), "plain") if own is None else own
+    shaping = {n: options.pop(n) for n in shaping_parameters(shaped) if n in options}
+    if known is not None and any(n in known for n in shaping):  # the world's own go before
+        options |= {n: shaping.pop(n) for n in list(shaping) if n in known}
     for option in options:
         if known is not None and option not in known:
             raise ValueError(f"{name} has no option {option!r}; {suggest(option, sorted(known))}")
@@ -149,7 +168,9 @@ def make(name: str, **options: Any) -> "PureEnv":
     made = function(**options)
     if not hasattr(made, "spec"):
         raise ValueError(f"{name} made a {type(made).__name__}, which is no world: it has no spec")
-    return as_pure(made)
+    made = as_pure(made)
+    transform = suite(shaped).shaping
+    return resolve(transform)(made, **shaping) if shaping and transform else made
 
 
 def make_checked(name: str, options: Mapping[str, Any], label: str) -> "PureEnv":

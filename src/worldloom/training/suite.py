@@ -49,7 +49,9 @@ class Suite:
     `Selection`. commands: its own commands, name -> ("module:function", one line for people).
     no_resume(settings): why a run with these settings can never go on; "" where it can.
     definition: worlds in YAML files: keys that only its own have, and "module:function" that makes
-    one from a path.
+    one from a path. shaping(env, *, option=...): a transform whose options every world of the suite
+    takes beside its own; they change what is learned from, not what is scored. partners(run,
+    folder, episodes, seed): scores of a run's agents beside those of other runs.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Suite:
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     no_resume: Callable[[Mapping[str, Any]], str] = lambda settings: ""
     definition: tuple[tuple[str, ...], str] | None = None
+    shaping: str | None = None  # "module:function"
+    partners: Callable[..., Any] | None = None
 
     def rules_of(self, env: str) -> type | None:
         """The dataclass of a world's options; a registered world has options of its own."""

@@ -31,7 +31,9 @@ def upkeep():
 
 def at_start(before: str = FIELD, facing=(UP, UP), foul=()) -> cleanup.GridState:
     """A state with the given river cells foul, or all of them."""
-    state = scene(WORLD, before, cleanup.CleanupState(jnp.array(facing)))
+    nobody = jnp.zeros(2, bool)
+    extra = cleanup.CleanupState(jnp.array(facing), nobody, nobody, jnp.int32(0))
+    state = scene(WORLD, before, extra)
     floor = np.array(state.layers[0])
     if foul == "all":
         floor[floor == WATER] = FOUL
@@ -185,3 +187,41 @@ def test_nobody_eats_unless_somebody_cleans(order):
 def test_mistakes_are_named_with_their_remedy(mistake, message):
     with pytest.raises(ValueError, match=message):
         cleanup.world(**mistake)
+
+
+# The options of SocialJax's Clean Up -----------------------------------------------------------
+
+THEIRS = cleanup.world(
+    height=7, width=11, num_agents=2, turning=True, zap=True, fouling="one", pollution_rate=1.0,
+    fouling_delay=2, beam_length=2, beam_taper=True,
+)  # fmt: skip
+
+
+def play_theirs(state, *names: str):
+    actions = jnp.array([THEIRS.actions.index(name) for name in names])
+    return THEIRS.apply_all(KEY, state, actions, THEIRS.default_params())[0]
+
+
+def test_a_tapered_beam_cleans_four_cells():
+    state = play_theirs(at_start(facing=(LEFT, UP), foul="all"), "clean", "stay")
+    assert foul_cells(at_start(foul="all")) - foul_cells(state) == {(3, 3), (3, 2), (2, 3), (4, 3)}
+
+
+def test_zapping_sends_the_hit_to_another_cell_and_disturbs_the_peace():
+    near = FIELD.replace("#...0.....#", "#..10.....#").replace("#........1#", "#.........#")
+    state = play_theirs(at_start(near, facing=(LEFT, UP)), "zap", "stay")
+    assert state.extra.zapped.tolist() == [False, True]
+    ends = jax.vmap(lambda key: THEIRS.end_turn(key, state, THEIRS.default_params())[0])
+    after = ends(jax.random.split(KEY, 40))
+    assert (np.asarray(after.position)[:, 0] == [3, 4]).all()
+    assert len({tuple(cell) for cell in np.asarray(after.position)[:, 1].tolist()}) > 15
+    assert jax.vmap(THEIRS.at_peace)(after).tolist() == [[True, False]] * 40
+
+
+def test_one_cell_of_the_river_turns_foul_a_turn_once_the_delay_is_over():
+    state, counts = at_start(), []
+    end = jax.jit(lambda key, state: THEIRS.end_turn(key, state, THEIRS.default_params())[0])
+    for turn in range(20):
+        state = end(jax.random.fold_in(KEY, turn), state)
+        counts.append(len(foul_cells(state)))
+    assert counts == [0, 0, *range(1, 16), 15, 15, 15]

@@ -7,8 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from oracles import social
 from oracles.countdown import countdown
-from worldloom.suites.grid.evaluate import GridEvaluation, GridEvaluator, is_constant_sum
+from worldloom.suites.grid.evaluate import (
+    GridEvaluation,
+    GridEvaluator,
+    gini,
+    is_constant_sum,
+    sustainability,
+)
 from worldloom.suites.grid.problem import new_trainer
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -35,6 +42,69 @@ def test_one_episode_has_a_score_but_no_error():
     found = GridEvaluation(np.array([3.0]), np.array([[1.0, 2.0]]), 0.1)
     assert found.mean == 3.0
     assert math.isnan(found.stderr)
+
+
+@pytest.mark.parametrize(
+    ("scores", "known"),
+    [
+        ([3.0, 3.0, 3.0], 0.0),
+        ([0.0, 0.0, 6.0], 2 / 3),  # all is one's: 1 - 1/N
+        ([1.0, 3.0], 0.25),
+        ([0.0, 0.0], math.nan),
+        ([-1.0, 3.0], math.nan),
+    ],
+)
+def test_the_gini_coefficient_of_known_spreads(scores, known):
+    np.testing.assert_allclose(gini(np.array([scores])), [known])
+
+
+def test_gini_coefficients_are_those_of_a_slow_oracle():
+    scores = np.random.default_rng(0).integers(0, 20, (30, 7)).astype(np.float32)
+    np.testing.assert_allclose(gini(scores), [social.gini(row) for row in scores])
+
+
+def test_sustainability_is_the_mean_turn_of_what_pays():
+    rewards = np.zeros((6, 3, 2), np.float32)  # turns, agents, episodes
+    rewards[[0, 3], 0, 0] = 1.0  # turns 1 and 4
+    rewards[5, 1, 0] = 9.0  # turn 6, however much it pays
+    rewards[2, 2, 0] = -1.0  # pays nobody
+    found = np.asarray(sustainability(jnp.asarray(rewards)))
+    assert found[0] == pytest.approx((2.5 + 6) / 2)
+    assert math.isnan(found[1]), "nobody was paid"
+
+
+def test_measures_leave_out_episodes_that_have_none():
+    per_agent = np.array([[1.0, 3.0], [0.0, 0.0]])
+    found = GridEvaluation(
+        per_agent.sum(axis=1), per_agent, 0.5, gini=gini(per_agent), peace=np.array([1.0, 0.5])
+    )
+    row = found.to_dict()
+    assert row["gini"] == 0.25
+    assert row["equality"] == 0.75
+    assert row["peace"] == 0.75
+    assert "sustainability" not in row
+    assert found.lines()["gini"] == "0.25"
+    nothing = GridEvaluation(np.zeros(1), np.zeros((1, 2)), 0.5, gini=gini(np.zeros((1, 2))))
+    assert "gini" not in nothing.to_dict()
+
+
+def test_peace_counts_the_turns_in_which_agents_were_harmed():
+    """Two agents, one cell apart: the lower one zaps in every turn, the upper one stays."""
+    from worldloom.suites.grid import harvest
+
+    env = harvest.make(num_agents=2, horizon=8)
+
+    def zap(params, obs, key, *, explore):
+        return jnp.full(obs.shape[0], jnp.where(params == 0, 4, 99), jnp.int32)
+
+    evaluate = GridEvaluator(env, zap, episodes=64)
+    found = evaluate(jnp.arange(2), jax.random.key(0))
+    assert found.peace.shape == (64,)
+    assert found.peace.min() < 1.0
+    # Only one of the two is ever hit: at worst in every turn.
+    assert found.peace.min() >= 0.5
+    calm = GridEvaluator(env, stay, episodes=4)(jnp.arange(2), jax.random.key(0))
+    assert calm.peace.tolist() == [1.0] * 4
 
 
 def stay(params, obs, key, *, explore):

@@ -19,6 +19,7 @@ OPTIONS = {
     "ppo": FAST | {"num_minibatches": 2, "hidden": (32,)},
     "mappo": FAST | {"num_minibatches": 2, "hidden": (32,)},
     "pqn": FAST | {"hidden": (32,), "epsilon_updates": 15},
+    "vdn": FAST | {"hidden": (32,), "epsilon_updates": 15},
     "dqn": FAST
     | {"hidden": (32,), "buffer_size": 16 * 17 * 10, "gradient_steps": 10, "epsilon_decay": 0.2},
 }
@@ -31,7 +32,15 @@ def settings(algo, share, **changes):
 
 @pytest.mark.parametrize(
     ("algo", "share"),
-    [("ppo", False), ("mappo", False), ("pqn", False), ("ppo", True), ("dqn", True)],
+    [
+        ("ppo", False),
+        ("mappo", False),
+        ("pqn", False),
+        ("vdn", False),
+        ("ppo", True),
+        ("dqn", True),
+        ("vdn", True),
+    ],
 )
 def test_agents_learn_a_small_treasure_hunt(algo, share):
     trainer = new_trainer(settings(algo, share))
@@ -48,6 +57,24 @@ def test_agents_learn_a_small_treasure_hunt(algo, share):
         assert np.array_equal(leaf[0], leaf[1]) or not share
     first = next(leaf for leaf in jax.tree.leaves(trainer.agents()) if leaf.ndim > 2)
     assert share or not np.array_equal(first[0], first[1]), "agents apart learn apart"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "algo"),
+    [("harvest", "ppo"), ("coins", "pqn"), ("prisoners_dilemma", "vdn"), ("coop_mining", "pqn")],
+)
+def test_agents_of_the_social_worlds_can_have_one_network(world, algo):
+    given = {"env": world, "algo": algo, "world": {"horizon": 4, "radius": 1}, "num_worlds": 4}
+    options = {"hidden": (8,), "num_minibatches": 2, "num_epochs": 1}
+    config = make_config(SUITE, given | {algo: options, "share_parameters": True, "chunk": 1})
+    trainer = new_trainer(config)
+    metrics = trainer.advance(1)
+    assert metrics["finite"].all()
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(trainer.run.learner.params)} == {1}
+    count = trainer.loop.env.spec.num_agents
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(trainer.agents())} == {count}
+    assert metrics["agent_returns"].shape == (1, count)
 
 
 @pytest.mark.slow

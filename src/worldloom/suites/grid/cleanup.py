@@ -3,10 +3,20 @@
 The commons dilemma in the style of Melting Pot's Clean Up. Water turns foul by itself. Apples
 regrow in the orchard at a rate that falls in a straight line with the polluted share of the
 river and reaches zero at the share `depletion`. The action `clean` turns foul water in a beam
-ahead of the agent into water again; the beam reaches over agents, apples and walls. An agent
-faces the way of its last move, made or tried, and everybody can see which way that is.
+ahead of the agent into water again; the beam reaches over agents, apples and walls. Everybody can
+see which way an agent faces.
+
+SocialJax's Clean Up by options: `num_agents=7, height=21, width=30, horizon=1000, turning=True,
+zap=True, fouling="one", pollution_rate=0.5, fouling_delay=50, beam_length=2, beam_taper=True`.
+With `fouling="one"` a turn fouls at most one cell of the river; `zap` sends whoever stands in the
+beam back to a starting cell at the end of the turn. What stays different: river and orchard lie
+left and right of a path instead of above and below; every cell of the river can be foul (there a
+channel of 21 cells cannot), the start is drawn instead of fixed, agents start anywhere and face up,
+windows are centred and not rotated, and two agents that want one cell both stay (simultaneous) or
+take turns (interleaved), where there one of them gets it by lot.
 """
 
+from functools import partial
 from typing import Literal
 
 import jax.numpy as jnp
@@ -16,12 +26,12 @@ from worldloom.core import draws
 from worldloom.core.protocols import PureEnv, TurnOrder
 from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
+from worldloom.suites.grid import beams
+from worldloom.suites.grid.beams import FACINGS
 from worldloom.suites.grid.kinds import Kind, bordered
-from worldloom.suites.grid.world import MOVES, OFFSETS, Act, GridParams, GridState, GridWorld
+from worldloom.suites.grid.world import Act, GridParams, GridState, GridWorld
 
-FACINGS = ("FacingUp", "FacingDown", "FacingLeft", "FacingRight")  # in the order of MOVES
-CLEAN = len(MOVES)
-FLOOR, TOP = 0, 1
+FLOOR = 0
 
 
 class CleanupParams(struct.PyTreeNode):
@@ -30,10 +40,15 @@ class CleanupParams(struct.PyTreeNode):
     start_pollution: Array  # () chance of each river cell to be foul at the start
     beam_length: Array  # () cells ahead
     beam_width: Array  # () cells to either side of those
+    one_rate: Array  # () chance per turn that one cell of the river turns foul
+    fouling_delay: Array  # () turns before which it does not
 
 
 class CleanupState(struct.PyTreeNode):
-    facing: Array  # (A,) int32: the last move of each agent
+    facing: Array  # (A,) int32: which way each agent faces
+    zapped: Array  # (A,) bool: hit in this turn
+    restarted: Array  # (A,) bool: hit in the turn before
+    turn: Array  # () int32
 
 
 def world(
@@ -49,6 +64,11 @@ def world(
     depletion: float = 0.4,
     beam_length: int = 3,
     beam_width: int = 1,
+    beam_taper: bool = False,
+    turning: bool = False,
+    zap: bool = False,
+    fouling: Literal["each", "one"] = "each",
+    fouling_delay: int = 0,
     turn_order: TurnOrder = "interleaved",
     view: Literal["onehot", "rgb"] = "onehot",
 ) -> GridWorld:
@@ -59,29 +79,31 @@ def world(
         "start_pollution": start_pollution,
         "depletion": depletion,
     }
-    for name, chance in chances.items():
-        if not 0 <= chance <= 1 or (name == "depletion" and chance == 0):
-            raise ValueError(f"cleanup: {name}={chance:g}; it must be a share or chance up to 1")
+    beams.check_chances("cleanup", chances)
+    if depletion == 0:
+        raise ValueError("cleanup: depletion=0; it must be a share above 0")
+    if fouling not in ("each", "one"):
+        raise ValueError(f"cleanup: fouling={fouling!r}; use 'each' or 'one'")
     if width < 5:
         raise ValueError(f"cleanup: width={width} has no room for river, path and orchard; use 5")
     third = (width - 2) // 3
     row = "." + "~" * third + "," * (width - 2 - 2 * third) + "%" * third + "."
     under_wall = "." * width
-    agents = [
-        Kind(name, glyph, (64, 120, 220), passable=False)
-        for name, glyph in zip(FACINGS, "^v<>", strict=True)
-    ]
+    every = (("Pollution", pollution_rate),) if fouling == "each" else ()
+    one_rate = pollution_rate if fouling == "one" else 0.0
+    numbers = (apple_rate, depletion, start_pollution, beam_length, beam_width)
+    numbers += (one_rate, fouling_delay)
     return GridWorld(
         name="cleanup",
         kinds=(
             Kind("Empty", ".", (0, 0, 0)),
             Kind("Wall", "#", (88, 92, 108), passable=False),
             Kind("Sand", ",", (226, 202, 150)),
-            Kind("Water", "~", (60, 130, 210), becomes=(("Pollution", pollution_rate),)),
+            Kind("Water", "~", (60, 130, 210), becomes=every),
             Kind("Pollution", "&", (96, 92, 60)),
             Kind("Orchard", "%", (60, 140, 70)),
             Kind("Apple", "o", (214, 60, 60), value=apple_value),
-            *agents,
+            *beams.facing_kinds(),
         ),
         maps=(
             (under_wall, *[row] * (height - 2), under_wall),
@@ -91,15 +113,14 @@ def world(
         radius=radius,
         turn_order=turn_order,
         view=view,
-        actions=(*MOVES, "clean"),
+        actions=beams.facing_actions(turning, "clean", *(("zap",) if zap else ())),
         agent=FACINGS[0],
         unseen=("Empty", "Sand"),
         setup=setup,
-        interact=interact,
+        interact=partial(interact, taper=beam_taper),
         upkeep=upkeep,
-        extra_params=lambda: CleanupParams(
-            *map(jnp.float32, (apple_rate, depletion, start_pollution, beam_length, beam_width))
-        ),
+        at_peace=(lambda state: ~state.extra.restarted) if zap else None,
+        extra_params=lambda: CleanupParams(*map(jnp.float32, numbers)),
     )
 
 
@@ -115,37 +136,56 @@ def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> G
     floor = jnp.where(
         foul & (floor == world.index["Water"]), jnp.int8(world.index["Pollution"]), floor
     )
-    facing = jnp.zeros((world.num_agents,), jnp.int32)
-    return state.replace(layers=state.layers.at[FLOOR].set(floor), extra=CleanupState(facing))
+    nobody = jnp.zeros((world.num_agents,), bool)
+    extra = CleanupState(nobody.astype(jnp.int32), nobody, nobody, jnp.int32(0))
+    return state.replace(layers=state.layers.at[FLOOR].set(floor), extra=extra)
 
 
 def interact(
-    world: GridWorld, key: Key, state: GridState, act: Act, params: GridParams
+    world: GridWorld, key: Key, state: GridState, act: Act, params: GridParams, *, taper: bool
 ) -> tuple[GridState, Array]:
-    """A move turns the agent; `clean` clears the beam ahead of it."""
-    me = jnp.arange(world.num_agents) == act.agent
-    turned = (act.action >= 0) & (act.action < CLEAN)
-    facing = jnp.where(me & turned, act.action, state.extra.facing)
-    ahead = beam(world, state.position[act.agent], facing[act.agent], params)
-    hit = ahead & (act.action == CLEAN)
+    """A move or turn changes where the agent faces; `clean` and `zap` fire a beam ahead of it."""
+    facing = beams.turn(world, state.extra.facing, act)
+    reach = params.extra.beam_length, params.extra.beam_width
+    ahead = beams.beam(world, state.position[act.agent], facing[act.agent], *reach, taper)
+    cleaned = ahead & beams.does(world, act, "clean")
     floor = state.layers[FLOOR]
     floor = jnp.where(
-        hit & (floor == world.index["Pollution"]), jnp.int8(world.index["Water"]), floor
+        cleaned & (floor == world.index["Pollution"]), jnp.int8(world.index["Water"]), floor
     )
-    state = state.replace(layers=state.layers.at[FLOOR].set(floor), extra=CleanupState(facing))
-    state = world.draw_agents(state, world.index[FACINGS[0]] + facing)
-    return state, jnp.zeros((world.num_agents,), jnp.float32)
+    hit = beams.hit_agents(world, state, ahead & beams.does(world, act, "zap"), act.agent)
+    extra = state.extra.replace(facing=facing, zapped=state.extra.zapped | hit)
+    state = state.replace(layers=state.layers.at[FLOOR].set(floor), extra=extra)
+    return beams.show(world, state, facing), jnp.zeros((world.num_agents,), jnp.float32)
 
 
 def upkeep(
     world: GridWorld, key: Key, state: GridState, params: GridParams
 ) -> tuple[GridState, Array]:
-    """Apples grow on bare orchard cells; the world never ends by itself."""
-    floor, top = state.layers
-    ripe = draws.uniform(key, world.shape) < growth(world, state, params)
-    bare = (floor == world.index["Orchard"]) & (top == world.index["Empty"])
-    top = jnp.where(ripe & bare, jnp.int8(world.index["Apple"]), top)
-    return state.replace(layers=state.layers.at[TOP].set(top)), jnp.asarray(False)
+    """Apples grow, water turns foul, who was zapped starts anew; the world never ends by itself."""
+    extra = state.extra.replace(turn=state.extra.turn + 1)
+    grow_key, foul_key, spawn_key = draws.split(key, 3)
+    state = world.grow(grow_key, state, "Orchard", "Apple", growth(world, state, params))
+    if not any(source == world.index["Water"] for source, _ in world.changes):
+        state = foul_one(world, foul_key, state, params)
+    if "zap" in world.actions:
+        state = beams.respawn(world, spawn_key, state, extra.zapped)
+        state = beams.show(world, state, extra.facing)
+        extra = extra.replace(zapped=jnp.zeros_like(extra.zapped), restarted=extra.zapped)
+    return state.replace(extra=extra), jnp.asarray(False)
+
+
+def foul_one(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:
+    """One cell of clean water, each as likely, turns foul with chance `one_rate`."""
+    floor = state.layers[FLOOR]
+    chance_key, cell_key = draws.split(key)
+    late = state.extra.turn >= params.extra.fouling_delay
+    happens = late & (draws.uniform(chance_key) < params.extra.one_rate)
+    tickets = jnp.where(floor == world.index["Water"], draws.uniform(cell_key, world.shape), -1.0)
+    number = jnp.arange(tickets.size).reshape(world.shape)
+    chosen = (number == tickets.argmax()) & (tickets >= 0) & happens
+    floor = jnp.where(chosen, jnp.int8(world.index["Pollution"]), floor)
+    return state.replace(layers=state.layers.at[FLOOR].set(floor))
 
 
 def growth(world: GridWorld, state: GridState, params: GridParams) -> Array:
@@ -154,15 +194,3 @@ def growth(world: GridWorld, state: GridState, params: GridParams) -> Array:
     water = (state.layers[FLOOR] == world.index["Water"]).sum()
     share = foul / (foul + water)
     return params.extra.apple_rate * jnp.maximum(0.0, 1.0 - share / params.extra.depletion)
-
-
-def beam(world: GridWorld, cell: Array, facing: Array, params: GridParams) -> Array:
-    """(H, W) bool: the cells that a beam from `cell` (2,) reaches."""
-    height, width = world.shape
-    down, right = jnp.asarray(OFFSETS)[facing]
-    rows = jnp.arange(height)[:, None] - cell[0]
-    columns = jnp.arange(width)[None, :] - cell[1]
-    ahead = rows * down + columns * right
-    aside = jnp.abs(rows * right + columns * down)
-    reach, spread = params.extra.beam_length, params.extra.beam_width
-    return (ahead >= 1) & (ahead <= reach) & (aside <= spread)

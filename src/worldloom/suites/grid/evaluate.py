@@ -30,6 +30,10 @@ class GridEvaluation:
     # (episodes,), of worlds in which one wins what another loses: the mean return of half of the
     # agents, less that of the others, which play at random.
     against_random: np.ndarray | None = None
+    # (episodes,), of several agents; NaN in episodes that have none: see `gini`.
+    gini: np.ndarray | None = None
+    sustainability: np.ndarray | None = None  # mean turn of what pays an agent, over agents
+    peace: np.ndarray | None = None  # share of agents that nobody harmed, over turns
 
     @property
     def mean(self) -> float:
@@ -52,6 +56,7 @@ class GridEvaluation:
             "greedy score": f"{self.mean:.1f}{error}, {len(self.scores)} episodes",
             "95 % interval": f"{low:.1f} to {high:.1f}",
             "each agent": ", ".join(f"{x:.1f}" for x in self.agent_scores.mean(axis=0)),
+            **{name: f"{values.mean():.3g}" for name, values in self._society().items()},
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +67,18 @@ class GridEvaluation:
             "scores": [round(float(s), 4) for s in self.scores],
             "agents": [round(float(s), 4) for s in self.agent_scores.mean(axis=0)],
             **self._rivalry(),
+            **{name: float(values.mean()) for name, values in self._society().items()},
+            **{f"{n}_stderr": standard_error(values) for n, values in self._society().items()},
         }
+
+    def _society(self) -> dict[str, np.ndarray]:
+        """How rewards are spread over agents and time; what has no value in any episode is left
+        out, and so are the episodes in which it has none."""
+        named = {"gini": self.gini, "sustainability": self.sustainability, "peace": self.peace}
+        if self.gini is not None:
+            named["equality"] = 1.0 - self.gini
+        known = {n: values[~np.isnan(values)] for n, values in named.items() if values is not None}
+        return {n: values for n, values in known.items() if values.size}
 
     def _rivalry(self) -> dict[str, Any]:
         if self.paid is None or self.against_random is None:
@@ -83,6 +99,28 @@ def is_constant_sum(agent_scores: np.ndarray) -> bool:
         return False
     spread = np.ptp(agent_scores, axis=0).max()
     return bool(spread > 0.0 and np.ptp(agent_scores.sum(axis=1)) <= 1e-4 * spread)
+
+
+def gini(agent_scores: np.ndarray) -> np.ndarray:
+    """(episodes,) Gini coefficients of scores (episodes, agents): 0 where all have the same.
+
+    Mean absolute difference over twice the mean. NaN where nobody has anything, or somebody less
+    than nothing: shares are of what there is. Equality is 1 less this (Perolat et al. 2017).
+    """
+    scores = agent_scores.astype(np.float64)
+    spread = np.abs(scores[:, :, None] - scores[:, None, :]).mean(axis=(1, 2))
+    mean = scores.mean(axis=1)
+    shared = (mean > 0) & (scores >= 0).all(axis=1)
+    return np.where(shared, spread / (2 * np.where(shared, mean, 1.0)), np.nan)
+
+
+def sustainability(rewards: Array) -> Array:
+    """(B,) of rewards (T, A, B): the mean turn, from 1, in which an agent is paid, over agents that
+    are (Perolat et al. 2017); NaN where nobody is. Late is good: what pays was not used up."""
+    turn = jnp.arange(1, len(rewards) + 1)[:, None, None]
+    times = (rewards > 0).sum(axis=0)
+    mean = (turn * (rewards > 0)).sum(axis=0) / jnp.maximum(times, 1)
+    return jnp.where(times > 0, mean, 0.0).sum(axis=0) / (times > 0).sum(axis=0)
 
 
 class GridEvaluator:
@@ -123,9 +161,17 @@ class GridEvaluator:
         return last, played.reward * alive(played.terminated)[:, None, :], watched
 
     def _play_many(self, agents: PyTree, key: Key, explore: float, learned: Array):
-        many = self.episodes
-        _, rewards, _ = self._episodes(agents, key, explore, many, lambda state: (), learned)
-        return rewards.sum(axis=0).T, (rewards > 0).sum(axis=(0, 1))
+        at_peace = getattr(self.env.base, "at_peace", None)
+
+        def watch(state):
+            return () if at_peace is None else jax.vmap(at_peace)(base_state(state)).mean(axis=1)
+
+        last, rewards, before = self._episodes(agents, key, explore, self.episodes, watch, learned)
+        peace = ()
+        if at_peace is not None:  # before the first turn nobody can have been harmed
+            peace = (before[1:].sum(axis=0) + watch(last)) / len(before)
+        paid = (rewards > 0).sum(axis=(0, 1))
+        return rewards.sum(axis=0).T, paid, sustainability(rewards), peace
 
     def _play_one(self, agents: PyTree, key: Key, explore: float):
         every = self.env.spec.num_agents
@@ -141,14 +187,25 @@ class GridEvaluator:
         """Scores of `episodes` fresh worlds for stacked agents, or for as many random ones."""
         start, every = time.perf_counter(), self.env.spec.num_agents
         learned = 0 if at_random else every
-        per_agent, paid = map(np.asarray, self._scores(agents, key, explore, learned))
+        per_agent, paid, late, peace = jax.device_get(self._scores(agents, key, explore, learned))
         against = None
         if self.rivals and not at_random and is_constant_sum(per_agent):
             half = every // 2
-            returns = np.asarray(self._scores(agents, key, explore, half)[0])
+            returns = self.agent_returns(agents, key, half, explore)
             against = returns[:, :half].mean(axis=1) - returns[:, half:].mean(axis=1)
         seconds = time.perf_counter() - start
-        return GridEvaluation(per_agent.sum(axis=1), per_agent, seconds, paid, against)
+        society = {}
+        if every > 1:
+            society = {"gini": gini(per_agent), "sustainability": late}
+            society |= {"peace": peace} if len(peace) else {}
+        scores = per_agent.sum(axis=1)
+        return GridEvaluation(scores, per_agent, seconds, paid, against, **society)
+
+    def agent_returns(
+        self, agents: PyTree, key: Key, learned: int, explore: float = 0.0
+    ) -> np.ndarray:
+        """(episodes, A) returns in fresh worlds; agents from number `learned` on are random."""
+        return np.asarray(self._scores(agents, key, explore, learned)[0])
 
     def film(self, agents: PyTree, key: Key, explore: float = 0.0) -> tuple[PyTree, np.ndarray]:
         """One episode: the world's states (horizon + 1, ...) and what each turn (horizon,) paid."""

@@ -13,7 +13,15 @@ from worldloom.report.axes import number
 from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.run_page import GREEDY, facts, hero, inside, learning, thin, write_page
-from worldloom.report.runs import Row, Run, column, is_number, read_csv_tail, read_run
+from worldloom.report.runs import (
+    Row,
+    Run,
+    column,
+    is_number,
+    json_object,
+    read_csv_tail,
+    read_run,
+)
 from worldloom.suites.grid.suite import no_resume
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
@@ -47,6 +55,8 @@ def write_report(folder: str | Path) -> Path:
             _rivals(run) if rivals else learning(run, "return of all agents together"),
             inside(run),
             _agents(run),
+            None if rivals else _society(run),
+            _partners(run),
             None if rivals else _turns(turns),
             _films(films),
         ],
@@ -111,6 +121,48 @@ def _rivals(run: Run) -> Part:
         "so that their sum is not drawn. Half of the agents play against others that act at "
         "random; all of them against each other.",
     )  # fmt: skip
+
+
+_MEASURES = {
+    "gini": "Gini coefficient of the agents' returns: 0 is all alike",
+    "sustainability": "mean turn in which agents are paid",
+    "peace": "share of agents that nobody harmed in a turn",
+}
+
+
+def _society(run: Run) -> Part:
+    """How evaluated agents share, how long what pays lasts, how peaceful they are."""
+    steps, charts = column(run.evals, "steps"), []
+    for name, title in _MEASURES.items():
+        means, errors = column(run.evals, name), column(run.evals, f"{name}_stderr")
+        if any(map(is_number, means)):
+            line = with_error("greedy ± s.e.", steps, means, errors, dots=True, color=GREEDY)
+            charts.append(line_chart([line], "steps", title, title=name.capitalize()))
+    if not charts:
+        return None
+    return page.section(
+        "Together",
+        page.pairs(charts),
+        text="Of the world's own rewards, whatever the agents learned from. Equality is 1 less "
+        "the Gini coefficient; it has no value where somebody lost more than it won.",
+    )
+
+
+def _partners(run: Run) -> Part:
+    """The cross-play matrix, if `worldloom eval RUN --partners` has been asked for it."""
+    played = json_object(run.path / "crossplay.json", run.unreadable)
+    if not {"runs", "partners", "mean", "episodes"} <= played.keys():
+        return None
+    rows = [
+        [name, *(f"{mean:.4g}" for mean in means)]
+        for name, means in zip(played["runs"], played["mean"], strict=True)
+    ]
+    return page.section(
+        "Beside others",
+        page.table(["an agent of", *(f"with {name}" for name in played["partners"])], rows),
+        text="Mean return of an agent of the run in a row, half of the agents being of the run in "
+        f"a column, in {played['episodes']} greedy episodes.",
+    )
 
 
 def _agents(run: Run) -> Part:

@@ -11,6 +11,7 @@ import numpy as np
 from worldloom import suites
 from worldloom.core.files import atomic_path
 from worldloom.core.protocols import PureEnv
+from worldloom.core.transforms import joint_observations
 from worldloom.core.types import Key
 from worldloom.nn.networks import Networks
 from worldloom.suites.grid import render
@@ -29,12 +30,17 @@ FILM_KEY = 2_000_003
 WORLD_FILE = "world.yaml"  # a run's own copy of the file that describes its world
 
 
-def make_env(config: TrainConfig, folder: Path | None = None) -> PureEnv:
-    """The world that the settings name; whatever is wrong with it is a ValueError."""
+def make_env(config: TrainConfig, folder: Path | None = None, *, shaped: bool = True) -> PureEnv:
+    """The world that the settings name; whatever is wrong with it is a ValueError.
+
+    shaped=False: with its own rewards, whatever agents learn from.
+    """
     own = None if folder is None else Path(folder) / WORLD_FILE
     # The file that a run was started with may have been edited since, or moved.
     name = str(own) if own is not None and own.is_file() else config.env
-    env = suites.make_checked(name, config.world, config.env)
+    ignored = () if shaped else suites.shaping_parameters("grid")
+    options = {n: value for n, value in config.world.items() if n not in ignored}
+    env = suites.make_checked(name, options, config.env)
     numbers = [np.asarray(x) for x in jax.tree.leaves(env.default_params())]
     if not all(np.isfinite(x).all() for x in numbers):
         raise ValueError(
@@ -51,11 +57,11 @@ def make_env(config: TrainConfig, folder: Path | None = None) -> PureEnv:
 
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
     """What a loop needs to train in a gridworld."""
-    env = make_env(config, folder)
+    env, scored = make_env(config, folder), make_env(config, folder, shaped=False)
     text = _world_text(config.env)
     return Problem(
         env=env,
-        make_evaluator=lambda trainer, episodes: _make_evaluator(config, env, trainer, episodes),
+        make_evaluator=lambda trainer, episodes: _make_evaluator(config, scored, trainer, episodes),
         networks=Networks(),
         data=recorded_data(config.settings.dataset, env, Networks()),
         make_trainer=None if config.settings.mode == "jax_fused" else _mode_trainer,
@@ -81,7 +87,8 @@ def _make_evaluator(
         levels = config.hyper.num_quantiles
         hyper = replace(config.hyper, act_levels="midpoints", act_quantiles=levels)
         act = replace(trainer.loop, agent=replace(trainer.loop.agent, config=hyper)).act
-    return GridEvaluator(getattr(trainer.loop, "observed", env), act, episodes, rivals=True)
+    seen = joint_observations(env) if config.algorithm.centralised else env
+    return GridEvaluator(seen, act, episodes, rivals=True)
 
 
 def _mode_trainer(config: TrainConfig, problem: Problem) -> Any:

@@ -217,6 +217,13 @@ def _rock(pen: Pen, color: RGB, variant: int) -> None:
     pen.shape([(0.28, 0.46), (0.46, 0.30), (0.66, 0.35), (0.50, 0.50)], lighter(color, 0.35))
 
 
+def _coin(pen: Pen, color: RGB, variant: int) -> None:
+    pen.disc(0.5, 0.86, 0.26, SHADOW, 0.07)
+    _outlined(pen, ((0.5, 0.5, 0.30),), color, darker(color, 0.6), 0.045)
+    pen.disc(0.5, 0.5, 0.20, lighter(color, 0.25))
+    pen.box(0.46, 0.38, 0.54, 0.62, darker(color, 0.35), 0.03)
+
+
 def _crown(pen: Pen, color: RGB, variant: int) -> None:
     """What marks the one who is it: a ring at the feet and a spiky crown above the eyes."""
     pen.arc(0.5, 0.55, 0.47, 0, 360, (*color, 230), 0.08)
@@ -259,9 +266,13 @@ Painter = Callable[[Pen, RGB, int], None]
 # Kinds by name in small letters; floors have textures, the others look the same everywhere.
 FLOORS: dict[str, Painter] = {"sand": _sand, "pollution": _foul, "soil": _soil, "wall": _wall}
 FLOORS |= dict.fromkeys(("grass", "orchard"), _grass)
+FLOORS |= dict.fromkeys(("start", "cooperatesite", "defectsite"), _sand)
 FLOORS |= dict.fromkeys(("water", "river", "cleanriver"), _water)
 THINGS: dict[str, Painter] = {"gem": _gem, "food": _food, "bone": _bone, "apple": _apple}
 THINGS |= {"hare": _hare, "stag": _stag, "it": _crown}
+THINGS |= dict.fromkeys(("redcoin", "greencoin"), _coin)
+THINGS |= dict.fromkeys(("cooperate", "defect"), _gem)
+THINGS |= dict.fromkeys(("iron", "gold", "begungold"), _rock)
 THINGS |= dict.fromkeys(("tree", "appletree", "bush"), _tree)
 THINGS |= dict.fromkeys(("dirt", "waste"), _muck)
 THINGS |= dict.fromkeys(("beam", "cleanbeam", "zapbeam"), _beam)

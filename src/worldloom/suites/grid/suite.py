@@ -16,6 +16,10 @@ WORLDS = {
     "tag": "one agent is it, and passes that on by touching another",
     "cleanup": "apples grow while somebody cleans the river, unpaid",
     "staghunt": "a hare feeds one hunter; a stag feeds all, but takes two",
+    "harvest": "apples regrow near apples only: a patch eaten bare stays bare",
+    "coins": "any coin pays, but the other's colour costs the other more",
+    "prisoners_dilemma": "what agents gathered decides how they play each other",
+    "coop_mining": "iron pays one miner at once; gold pays more, but takes two",
 }
 
 
@@ -46,7 +50,7 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
         never = dict.fromkeys(("eval_every", "checkpoint_every", "record_every"), 0)
         return common | never | {"steps": 10_000, "chunk": 1}
     on_policy = {"gamma": 0.9, "learning_rate": 1e-3, "num_minibatches": 4}
-    own = {"ppo": on_policy, "mappo": on_policy, "pqn": {"gamma": 0.9}}
+    own = {"ppo": on_policy, "mappo": on_policy, "pqn": {"gamma": 0.9}, "vdn": {"gamma": 0.9}}
     if algo not in own:
         return common
     return common | {"steps": 1_280_000, "num_worlds": 64, algo: own[algo]}
@@ -97,4 +101,6 @@ SUITE = Suite(
     presets={"original": original},
     no_resume=no_resume,
     definition=(("kinds",), "worldloom.suites.grid.definition:load"),
+    partners=lazy("worldloom.suites.grid.partners:play_with_partners"),
+    shaping="worldloom.suites.grid.rewards:social_rewards",
 )

@@ -3,7 +3,7 @@
 A world is data: kinds of things (`Kind`), a map for each layer, and how many agents live in it.
 Layer 0 is the floor; the top layer holds what agents meet: walls, items, each other. Walking
 into a cell pays the value of what stands there, whether or not the move succeeds. Rules that
-the table cannot say are three optional functions, the hooks:
+the table cannot say are four optional functions, the hooks:
 
     setup(world, key, state, params) -> state
         once, after the agents were placed; lays out things and fills `state.extra`
@@ -12,6 +12,11 @@ the table cannot say are three optional functions, the hooks:
         first, then each interacts, in agent order.
     upkeep(world, key, state, params) -> (state, terminated ())
         at the end of a turn, after spontaneous changes
+    can_act(world, state, params) -> (A,) bool
+        which agents may act now; whatever the others choose does nothing
+
+A world in which agents can harm each other says with `at_peace(state) -> (A,) bool` whom nobody
+harmed in the turn that led to a state: evaluation counts them.
 """
 
 from collections.abc import Callable
@@ -35,6 +40,7 @@ from worldloom.suites.grid.kinds import Kind, Map, check_kinds, check_maps, chec
 
 MOVES = ("up", "down", "left", "right")
 OFFSETS = np.array([[-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
+NO_ACTION = -1
 
 
 class GridParams(struct.PyTreeNode):
@@ -76,13 +82,17 @@ class GridWorld:
     outside: str = "Wall"
     channels: tuple[str, ...] = ()  # kinds with a channel of their own; all kinds by default
     unseen: tuple[str, ...] = ()  # kinds whose channel stays zero
+    start_on: str = ""  # the kind of floor on which agents start; "" for any empty cell
     setup: Callable[..., GridState] | None = None
     interact: Callable[..., tuple[GridState, Array]] | None = None
     upkeep: Callable[..., tuple[GridState, Array]] | None = None
+    can_act: Callable[..., Array] | None = None
+    at_peace: Callable[[GridState], Array] | None = None
     extra_params: Callable[[], PyTree] = field(default=tuple)
 
     def __post_init__(self):
         mentioned = (self.agent, self.outside, *self.channels, *self.unseen)
+        mentioned += (self.start_on,) if self.start_on else ()
         check_kinds(self.name, self.kinds, mentioned)
         for role in ("agent", "outside"):
             check_solid(self.name, role, self.kinds[self.index[getattr(self, role)]])
@@ -132,7 +142,9 @@ class GridWorld:
     @cached_property
     def start_cells(self) -> np.ndarray:
         """(cells, 2): where agents may start, the empty cells of the top layer."""
-        return np.argwhere(self.start_layers[-1] == 0).astype(np.int32)
+        floor, top = self.start_layers[0], self.start_layers[-1]
+        ground = floor == self.index[self.start_on] if self.start_on else True
+        return np.argwhere((top == 0) & ground).astype(np.int32)
 
     @cached_property
     def passable(self) -> np.ndarray:
@@ -222,6 +234,8 @@ class GridWorld:
         self, key: Key, state: GridState, i: Array | int, action: Array, params: GridParams
     ) -> tuple[GridState, Array]:
         """Agent `i` takes `action`; rewards (A,). A number that is no action does nothing."""
+        if self.can_act is not None:
+            action = jnp.where(self.can_act(self, state, params)[i], action, NO_ACTION)
         here = state.position[i]
         target = here + self._offset(action)
         met = self._kind_at(state, target)
@@ -253,6 +267,8 @@ class GridWorld:
         """
         if self.turn_order == "interleaved":
             return apply_in_order(self, key, state, action, params)
+        if self.can_act is not None:
+            action = jnp.where(self.can_act(self, state, params), action, NO_ACTION)
         here = state.position
         target = here + jax.vmap(self._offset)(action)
         met = jax.vmap(self._kind_at, (None, 0))(state, target)
@@ -322,6 +338,13 @@ class GridWorld:
             layers = layers.at[layer].set(new)
         return state.replace(layers=layers)
 
+    def grow(self, key: Key, state: GridState, site: str, kind: str, chance: Array) -> GridState:
+        """Lets `kind` appear on empty cells whose floor is `site`; chance () or (H, W)."""
+        bare = (state.layers[0] == self.index[site]) & (state.layers[-1] == 0)
+        grown = bare & (draws.uniform(key, self.shape) < chance)
+        top = jnp.where(grown, jnp.int8(self.index[kind]), state.layers[-1])
+        return state.replace(layers=state.layers.at[-1].set(top))
+
     def pay(self, params: GridParams, kind: Array) -> Array:
         """The value of a kind (...,)."""
         return jnp.where(kind[..., None] == jnp.arange(len(self.kinds)), params.value, 0.0).sum(-1)
@@ -339,10 +362,13 @@ class GridWorld:
 
         A move draws an agent as `agent`, so such a world calls this in `setup` and `interact`.
         """
-        here = jax.vmap(self._at)(state.position)
-        drawn = jnp.where(here, kinds[:, None, None], -1).max(axis=0)
+        drawn = jnp.where(self.agent_cells(state), kinds[:, None, None], -1).max(axis=0)
         top = jnp.where(drawn >= 0, drawn.astype(jnp.int8), state.layers[-1])
         return state.replace(layers=state.layers.at[-1].set(top))
+
+    def agent_cells(self, state: GridState) -> Array:
+        """(A, H, W) bool: true in the cell of each agent."""
+        return jax.vmap(self._at)(state.position)
 
     def _at(self, cell: Array) -> Array:
         """(H, W): true in one cell."""

@@ -60,7 +60,10 @@ def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
 def turn_loop(config: TrainConfig, problem: Problem) -> Any:
     """The loop of a turn-based world, off-policy or on-policy."""
     algorithm, env = config.algorithm, problem.env
-    agent = algorithm.make(config.hyper, env.spec, problem.networks)
+    # A team with one network takes one step, on what all of its agents learned.
+    axis = {"axis_name": algorithm.team_axis} if algorithm.team_axis else {}
+    axis = axis if config.share_parameters else {}
+    agent = algorithm.make(config.hyper, env.spec, problem.networks, **axis)
     shape = (env, agent, env.default_params(), config.num_worlds, config.share_parameters)
     if algorithm.loop == "off_policy":
         from worldloom.training.loops.turns import TurnLoop
@@ -68,4 +71,4 @@ def turn_loop(config: TrainConfig, problem: Problem) -> Any:
         return TurnLoop(*shape)
     from worldloom.training.loops.on_policy_turns import OnPolicyTurnLoop
 
-    return OnPolicyTurnLoop(*shape, algorithm.centralised)
+    return OnPolicyTurnLoop(*shape, algorithm.centralised, algorithm.team_axis)

@@ -1,7 +1,8 @@
 """On-policy turns: several agents play whole episodes of a turn-based world and learn from them.
 
 Independent learners with a network each, or one network for all; a centralised critic sees what
-all agents see. Pure functions of a `RunState`. An iteration is one episode in every world.
+all agents see; a team's agents learn together. Pure functions of a `RunState`. An iteration is one
+episode in every world.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from worldloom.algos.on_policy import Rollout
-from worldloom.core import draws
+from worldloom.core import draws, stack
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turns
 from worldloom.core.transforms import joint_observations, observe_all
@@ -24,14 +25,17 @@ from worldloom.training.loops.turns import EpisodeLoop, alive
 class OnPolicyTurnLoop(EpisodeLoop):
     """The on-policy loop of one turn-based world and agent, as pure functions.
 
-    centralised: observations are a `JointObservation`, of which critics see all.
+    centralised: observations are a `JointObservation`, of which critics see all. team_axis: the
+    name of the axis of agents that updates are mapped over, for those that learn together.
     """
 
     centralised: bool = False
+    team_axis: str | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        rows = self.num_worlds * (self.env.spec.num_agents if self.share_parameters else 1)
+        merged = self.share_parameters and not self.team_axis
+        rows = self.num_worlds * (self.env.spec.num_agents if merged else 1)
         steps, parts = rows * self.horizon, getattr(self.agent.config, "num_minibatches", 1)
         if steps % parts:
             raise ValueError(
@@ -72,10 +76,16 @@ class OnPolicyTurnLoop(EpisodeLoop):
         worlds, turns, _ = play_turns(self.worlds, act, keys, worlds, agents, self.params)
         last = jax.vmap(self.agent.value)(agents, observe_all(self.worlds, worlds, self.params))
         rollouts = self._rollouts(turns, last)
-        if self.share_parameters:  # one learner, to whom agents are so many more worlds
+        learners = run.learner
+        if self.team_axis:
+            learners = agents
+        elif self.share_parameters:  # one learner, to whom agents are so many more worlds
             rollouts = jax.tree.map(_merge_agents, rollouts)
-        learn_keys = draws.split(learn_key, self.num_learners)
-        learner, learned = jax.vmap(self.agent.update)(run.learner, rollouts, learn_keys)
+        learn_keys = draws.split(learn_key, stack.size(learners))
+        update = jax.vmap(self.agent.update, axis_name=self.team_axis)
+        learner, learned = update(learners, rollouts, learn_keys)
+        if self.team_axis and self.share_parameters:  # all took the same steps
+            learner = jax.tree.map(lambda x: x[:1], learner)
         learned = as_dict(learned)
         learned_all = learned_well(self.agent.config, learner, learned)
         metrics = self.rewards(turns) | {

@@ -1,0 +1,121 @@
+"""Cross-play: how a run's agents do beside agents of other runs, which they never met in training.
+
+The first half of the seats is played by agents of the one run, the others by agents of the other,
+each by the parameters that it has for its seat. Runs may differ in algorithm and in what they
+learned from, not in the world. Random play is a partner, too.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldloom import suites
+from worldloom.core.files import write_text
+from worldloom.core.transforms import JointObservation
+from worldloom.suites.grid.evaluate import GridEvaluator
+from worldloom.training.evaluate import RANDOM_PLAY, standard_error, with_error
+from worldloom.training.run import Run, load
+
+FILE = "crossplay.json"
+
+
+@dataclass(frozen=True)
+class CrossPlay:
+    """Mean returns of an agent of each run (rows) beside those of each (columns) and random ones.
+
+    On the diagonal a run plays with itself.
+    """
+
+    names: tuple[str, ...]
+    mean: np.ndarray  # (runs, runs + 1)
+    stderr: np.ndarray
+    episodes: int
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        return (*self.names, RANDOM_PLAY)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As crossplay.json has it."""
+        errors = [[None if math.isnan(x) else x for x in row] for row in self.stderr.tolist()]
+        about = {"runs": list(self.names), "partners": list(self.partners)}
+        return about | {"mean": self.mean.tolist(), "stderr": errors, "episodes": self.episodes}
+
+    def lines(self) -> dict[str, str]:
+        """The first run beside every other one, for people."""
+        rows = zip(self.partners, self.mean[0], self.stderr[0], strict=True)
+        return {f"an agent with {name}": with_error(m, e) for name, m, e in rows}
+
+
+def cross_play(runs: Sequence[Run], episodes: int, seed: int = 0) -> CrossPlay:
+    """Every run beside every other one, in fresh episodes without exploration."""
+    count = runs[0].problem.env.spec.num_agents
+    if count < 2:
+        raise ValueError(f"{runs[0].config.env} has one agent; partners need a world of several")
+    for run in runs[1:]:
+        if _task(run) != _task(runs[0]):
+            raise ValueError(
+                f"{run.folder} was trained in another world than {runs[0].folder}: "
+                f"{_task(run)} instead of {_task(runs[0])}; leave it out"
+            )
+    half, key = (count + 1) // 2, jax.random.key(seed)
+    mean, error = np.zeros((2, len(runs), len(runs) + 1))
+    programs: dict[Any, GridEvaluator] = {}
+    for i, focal in enumerate(runs):
+        for j in range(len(runs) + 1):
+            partner = runs[j] if j < len(runs) else focal
+            kinds = tuple((run.config.algo, run.config.hyper) for run in (focal, partner))
+            if kinds not in programs:  # runs of one kind share a program
+                programs[kinds] = _evaluator(focal, partner, episodes)
+            agents = (focal.agents, partner.agents, jnp.arange(count) >= half)
+            learned = count if j < len(runs) else half
+            scores = programs[kinds].agent_returns(agents, key, learned)[:, :half].mean(axis=1)
+            mean[i, j], error[i, j] = scores.mean(), standard_error(scores)
+    return CrossPlay(tuple(run.folder.name for run in runs), mean, error, episodes)
+
+
+def play_with_partners(run: Run, folder: Path, episodes: int | None, seed: int) -> CrossPlay:
+    """A run beside all runs in a folder; also written into the run's own as crossplay.json."""
+    own, folder = run.folder.resolve(), Path(folder)
+    found = [folder] if (folder / "config.json").is_file() else sorted(folder.glob("*/"))
+    found = [f for f in found if (f / "config.json").is_file() and f.resolve() != own]
+    if not found:
+        raise ValueError(f"{folder} holds no other run; name a folder of runs, or a run")
+    partners = [load(run.suite, path) for path in found]
+    result = cross_play([run, *partners], episodes or run.config.eval_episodes, seed)
+    write_text(run.folder / FILE, json.dumps(result.to_dict(), indent=1))
+    return result
+
+
+def _task(run: Run) -> dict[str, Any]:
+    """What must be the same for agents to meet; what they learned from need not."""
+    shaping = suites.shaping_parameters("grid")
+    known = suites.world_parameters(run.config.env) or {}
+    given = {name: value for name, value in run.config.world.items() if name not in shaping}
+    usual = {name: option.default for name, option in known.items()}
+    return {"env": run.config.env} | usual | given
+
+
+def _evaluator(focal: Run, partner: Run, episodes: int) -> GridEvaluator:
+    """Plays agents given as (parameters of the one, those of the other, which it is)."""
+    one: Any = focal.evaluator
+    other: Any = partner.evaluator
+    joint = [run.config.algorithm.centralised for run in (focal, partner)]
+
+    def own(obs, centralised):
+        return obs.own if isinstance(obs, JointObservation) and not centralised else obs
+
+    def act(agent, obs, key, *, explore):
+        mine, theirs, is_partner = agent
+        action = one.act(mine, own(obs, joint[0]), key, explore=explore)
+        others = other.act(theirs, own(obs, joint[1]), key, explore=explore)
+        return jnp.where(is_partner, others, action)
+
+    return GridEvaluator(one.env if joint[0] else other.env, act, episodes)
