@@ -45,7 +45,7 @@ def test_home_stands_still_on_flat_soles(robot):
         mujoco.mj_step(robot.model, data)
     assert data.qpos[2] == pytest.approx(robot.home_height, abs=0.02)
     assert abs(data.qpos[4:6]).max() < 0.05
-    touch = [data.sensordata[i] for i in robot.touch]
+    touch = [data.sensordata[i] for ((i, _),) in robot.contacts]
     assert sum(touch) == pytest.approx(9.81 * robot.mass, rel=0.05)
     assert min(touch) > 0.3 * max(touch)
 

@@ -12,7 +12,7 @@ from worldloom.serving import policy_runtime
 from worldloom.serving.bundle_folder import npz, with_manifest, write_folder
 from worldloom.serving.policy_export import check_no_onnx
 from worldloom.suites.robot import gait
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
+from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.task import SCALES, Task
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _manifest(robot: Robot, task: Task) -> dict[str, Any]:
         "worldloom": __version__,
         "robot": robot.name,
         "task": task.name,
-        "control": {"rate_hz": round(1.0 / CONTROL_SECONDS), "seconds": CONTROL_SECONDS},
+        "control": {"rate_hz": robot.control_hz, "seconds": robot.control_seconds},
         "quaternion": {
             "order": "wxyz",
             "meaning": "from the base's frame into the world's; x forward, y left, z up",

@@ -18,12 +18,12 @@ from worldloom.core.files import atomic_path
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine
-from worldloom.suites.robot.features import TOUCH, feet
-from worldloom.suites.robot.kinematics import GRAVITY, Cycle, rate, synthesise
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
+from worldloom.suites.robot.features import TOUCH, feet, loads
+from worldloom.suites.robot.kinematics import GRAVITY, Cycle, changes, synthesise
+from worldloom.suites.robot.model import Robot, mujoco
 from worldloom.suites.robot.types import Array, Reading, Starts
 
-SPEEDS = (0.15, 0.2, 0.25, 0.3)  # m/s
+SPEEDS = (0.15, 0.2, 0.25, 0.3)  # m/s, of a robot of the biped's size
 WARM_UP, CYCLES = 4, 10  # played before anything is recorded, and recorded
 STRAY = 0.03  # rad of noise on the targets: a reference is a family of walks, not a line
 
@@ -55,13 +55,13 @@ class Motion(struct.PyTreeNode):
 # Making ----------------------------------------------------------------------------------------
 
 
-def library(robot: Robot, speeds: Sequence[float] = SPEEDS, seed: int = 0) -> Motion:
+def library(robot: Robot, speeds: Sequence[float] | None = None, seed: int = 0) -> Motion:
     """Walks of the robot at several speeds, one after the other; the same for the same seed.
 
     A ValueError says why, where the robot does not walk as planned.
     """
     motions = []
-    for i, speed in enumerate(speeds):
+    for i, speed in enumerate(speeds or [robot.time_scale * speed for speed in SPEEDS]):
         motion = realise(robot, synthesise(robot, speed), seed=seed + i)
         problems = faults(robot, motion)
         if problems:
@@ -77,13 +77,14 @@ def realise(robot: Robot, cycle: Cycle, seed: int = 0, cycles: int = CYCLES) -> 
     engine, model = mujoco(), robot.model
     data, random = engine.MjData(model), np.random.default_rng(seed)
     way = np.array([cycle.speed, 0.0, 0.0])
-    base_rate = rate(cycle.base) + way
+    period = gait.PERIOD * robot.time_scale
+    base_rate = changes(cycle.base, period) + way
     data.qpos[:] = robot.home
     data.qpos[:3], data.qpos[robot.joint_qpos] = cycle.base[0], cycle.joints[0]
     data.qvel[:3] = base_rate[0]
-    data.qvel[robot.joint_qvel] = rate(cycle.joints)[0]
+    data.qvel[robot.joint_qvel] = changes(cycle.joints, period)[0]
 
-    steps = gait.PERIOD / CONTROL_SECONDS  # of control, in a cycle
+    steps = period / robot.control_seconds  # of control, in a cycle
     skip, count = round(WARM_UP * steps), round((WARM_UP + cycles) * steps)
     stray = random.normal(0.0, STRAY, (count, robot.num_joints))
     rows = []
@@ -94,7 +95,7 @@ def realise(robot: Robot, cycle: Cycle, seed: int = 0, cycles: int = CYCLES) -> 
         pulls = np.zeros(6)
         for i in range(robot.substeps):
             time = (step + i / robot.substeps) / steps
-            goal = _at(cycle.base, time) + way * time * gait.PERIOD
+            goal = _at(cycle.base, time) + way * time * period
             pull = _harness(robot, data, goal, _at(base_rate, time))
             data.xfrc_applied[robot.base_body] = pull
             engine.mj_step(model, data)
@@ -108,7 +109,7 @@ def realise(robot: Robot, cycle: Cycle, seed: int = 0, cycles: int = CYCLES) -> 
         reading=Reading(qpos, qvel, sensors),
         target=target,
         phase=phase,
-        contact=sensors[:, list(robot.touch)] > TOUCH,
+        contact=loads(np, robot, sensors) > TOUCH * robot.weight_scale,
         speed=np.full(len(qpos), cycle.speed, np.float32),
         harness=harness,
     )
@@ -136,11 +137,11 @@ def _harness(robot: Robot, data: Any, goal: np.ndarray, moving: np.ndarray) -> n
 def faults(robot: Robot, motion: Motion) -> list[str]:
     """Why a motion at one speed is no walk to learn from, in words; empty if it is one."""
     problems = []
-    seconds = CONTROL_SECONDS * (len(motion) - 1)
+    seconds = robot.control_seconds * (len(motion) - 1)
     way = motion.reading.qpos[-1, 0] - motion.reading.qpos[0, 0]
     speed = float(motion.speed[0])
     # Each as what must hold: a simulation that diverged leaves NaN, which nothing holds for.
-    if not abs(way / seconds - speed) <= SPEED_ERROR * max(speed, 0.1):
+    if not abs(way / seconds - speed) <= SPEED_ERROR * max(speed, 0.1 * robot.time_scale):
         problems.append(f"it moves at {way / seconds:.2f} m/s")
     agrees = (motion.contact == (gait.foot_phases(np, motion.phase) < gait.STANCE)).mean()
     if not agrees >= LEAST_AGREEMENT:
@@ -149,7 +150,7 @@ def faults(robot: Robot, motion: Motion) -> list[str]:
     if not pull <= MOST_PULL:
         problems.append(f"the harness pulls with {pull:.0%} of its weight")
     slip = slipping(robot, motion)
-    if not slip <= MOST_SLIP:
+    if not slip <= MOST_SLIP * robot.time_scale:
         problems.append(f"its feet slide at {slip:.2f} m/s")
     return problems
 
@@ -157,7 +158,7 @@ def faults(robot: Robot, motion: Motion) -> list[str]:
 def slipping(robot: Robot, motion: Motion) -> float:
     """The mean speed of feet that touch the ground before and after a step, m/s."""
     places = feet(np, robot, motion.reading)[..., :2]
-    moved = np.linalg.norm(np.diff(places, axis=0), axis=-1) / CONTROL_SECONDS
+    moved = np.linalg.norm(np.diff(places, axis=0), axis=-1) / robot.control_seconds
     touching = motion.contact[1:] & motion.contact[:-1]
     return float(moved[touching].mean()) if touching.any() else 0.0
 
