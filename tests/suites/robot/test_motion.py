@@ -223,6 +223,28 @@ def test_a_motion_that_cannot_be_written_leaves_the_one_before(robot, walk, tmp_
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a["qpos"].__setitem__((3, 9), np.nan), "qpos is not all finite"),
+        (lambda a: a.update(qvel=a["qvel"][::2]), "qvel has the shape"),
+        (lambda a: a.update(target=a["target"][:, :5]), "target has the shape"),
+        (lambda a: a["qpos"].__imul__([1] * 7 + [57.3] * 13), "angles are in radians"),
+        (lambda a: a["qpos"].__setitem__((slice(None), 3), 2.0), "no unit quaternion"),
+        (lambda a: a["phase"].__iadd__(1.5), "phase is not within"),
+        (lambda a: a.update({n: x[:1] for n, x in a.items() if x.ndim}), "fewer than two"),
+    ],
+)
+def test_a_motion_that_cannot_be_is_refused(robot, walk, tmp_path, change, message):
+    path = tmp_path / "walk.npz"
+    motion.save(path, robot, walk)
+    arrays = dict(np.load(path))
+    change(arrays)
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=rf"walk.npz is no reference motion: .*{message}"):
+        motion.load(path, robot)
+
+
 def test_a_motion_of_another_robot_is_refused(robot, walk, tmp_path):
     motion.save(tmp_path / "walk.npz", robot, walk)
     other = replace(robot, joints=("tail", *robot.joints[1:]))

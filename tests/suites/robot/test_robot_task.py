@@ -1,5 +1,8 @@
 """The tasks: the same numbers from numpy and from compiled JAX, and rules that hold."""
 
+from types import SimpleNamespace
+from unittest.mock import patch
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 
 from worldloom.core import draws
 from worldloom.core.transforms import autoreset_batch
-from worldloom.suites.robot import features, gait
+from worldloom.suites.robot import features, gait, rewards
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.task import TASKS, task_named
 from worldloom.suites.robot.types import Physics
@@ -235,6 +238,88 @@ def test_terms_that_punish_are_never_positive_and_those_that_reward_within_one(w
         assert terms[name].max() <= 1.0, name
     for name in ("steady", "slip", "smooth", "effort", "pose"):
         assert terms[name].max() <= 0.0, name
+
+
+# Steering ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def steered():
+    """Worlds of the joystick, in numpy."""
+    return RobotLoop(world(task="joystick", physics="c"), 600).world
+
+
+def test_commands_of_a_joystick_fill_their_ranges_and_some_are_to_stand(steered):
+    random, rules = np.random.default_rng(0), steered.params.rules
+    uniform = random.random((600, steered.num_draws[0]), np.float32)
+    state, first = steered.begin(uniform, steered.params)
+    command = state.episode.command
+    still = ~command.any(-1)
+    assert 0.05 < still.mean() < 0.15
+    for i, name in enumerate(("command", "sideways", "turn")):
+        low, high = getattr(rules, name)
+        moving = command[~still, i]
+        assert low <= moving.min() < low + 0.05 * (high - low)
+        assert high - 0.05 * (high - low) < moving.max() <= high
+    at = dict(zip(*zip(*steered.task.layout(steered.robot), strict=True), strict=True))
+    assert at["command"] == 3
+    np.testing.assert_array_equal(first.obs.state[:, -5:-2], command)
+    np.testing.assert_array_equal(first.obs.state[still, -2:], 0.0)  # no clock
+    assert (np.abs(first.obs.state[~still, -2:]).max(-1) > 0.5).all()
+
+
+def test_commands_change_within_an_episode_as_often_as_the_rules_say(steered):
+    random = np.random.default_rng(0)
+    rules = steered.params.rules
+    still = np.zeros((600, 13), np.float32)
+    for mean, share in ((10, 0.1), (0, 0.0)):
+        params = steered.params.replace(rules=rules.replace(resample=np.int32(mean)))
+        state, _ = steered.begin(random.random((600, steered.num_draws[0]), np.float32), params)
+        driven = steered.drive(params.rules, state, still)
+        uniform = random.random((600, steered.num_draws[1]), np.float32)
+        after, step = steered.finish(params.rules, state, driven, np.zeros(600, bool), uniform)
+        changed = (after.episode.command != state.episode.command).any(-1)
+        assert abs(changed.mean() - share) <= 0.4 * share
+        # Rewards are for what was asked for in that step; what is seen is asked for next.
+        np.testing.assert_array_equal(step.info.command, state.episode.command[:, 0])
+        np.testing.assert_array_equal(step.obs.state[:, -5:-2], after.episode.command)
+
+
+def test_the_clock_of_a_gait_is_controlled_by_the_command():
+    commands = np.array([[0, 0, 0], [0, 0, 0.3], [0.2, 0, 0], [0, -0.2, 0], [0.4, 0, 0], [9, 0, 0]])
+    phase = np.full(len(commands), 0.95)
+    later = gait.advance(np, phase, 0.1 * gait.PERIOD, commands, 0.2)
+    np.testing.assert_allclose(later, [0.95, 0.05, 0.06, 0.06, 0.07, 0.07], atol=1e-6)
+    np.testing.assert_allclose(gait.advance(np, phase, 0.072, commands, 0.0)[1:], 0.05, atol=1e-6)
+
+
+def test_feet_that_come_near_each_other_are_punished(walk):
+    apart = rewards.apart(np, SimpleNamespace(feet_apart=np.array([1.2, 0.9, 0.75, 0.6, 0.1])))
+    np.testing.assert_allclose(apart, [0.0, 0.0, -0.5, -1.0, -1.0], atol=1e-6)
+    state, _ = walk.reset(jax.random.key(0), walk.params)
+    parts = features.sensed(np, walk.robot, jax.tree.map(np.asarray, state.physics.reading))
+    assert parts["feet_apart"] == pytest.approx(walk.robot.home_foot_distance, rel=0.15)
+    assert walk.robot.home_foot_distance == pytest.approx(0.11, abs=1e-3)
+
+
+def test_a_larger_robot_is_paid_as_the_biped_is(walk):
+    """Of the same shape, four times as high and half as fast in its joints."""
+    state, _ = walk.reset(jax.random.key(3), walk.params)
+    facts = walk._facts(state.episode, state.physics.reading, state.episode.action, None)
+    with patch.multiple(type(walk.robot), length_scale=4.0, time_scale=2.0):
+        large = facts._replace(
+            command=facts.command * np.array([2.0, 2.0, 0.5]),
+            speed=facts.speed * np.array([2.0, 2.0, 0.5]),
+            velocity=2.0 * facts.velocity,
+            height=4.0 * facts.height,
+            turning=0.5 * facts.turning,
+            joint_speeds=0.5 * facts.joint_speeds,
+            foot_height=4.0 * facts.foot_height,
+            foot_velocity=2.0 * facts.foot_velocity,
+        )
+        scaled = walk._scaled(large)
+    for one, other in zip(scaled, facts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_an_unknown_task_option_or_engine_is_named():

@@ -63,9 +63,7 @@ def metrics_of(env: PureEnv) -> Metrics | None:
 
     def metrics(timestep: TimeStep, params: PyTree) -> dict[str, Array]:
         info = timestep.info
-        paid = jnp.where(
-            info.diverged[..., None], 0.0, params.rules.weights * info.terms * seconds
-        )
+        paid = jnp.where(info.diverged[..., None], 0.0, params.rules.weights * info.terms * seconds)
         terms = {f"reward/{name}": paid[..., i] for i, name in enumerate(robot.task.terms)}
         return terms | {
             "velocity_per_step": info.velocity,

@@ -1,9 +1,9 @@
 """Three ways to move the same robot: MuJoCo's C engine in jit, MJX, and a plain loop over MuJoCo.
 
-Each is for B worlds on a leading axis: `step(physics, target, force, dynamics)` moves servos towards
-`target` (B, n) for one step of control while `force` (B, 2) pushes the base. `dynamics` is None where
-all worlds are as the model is. What an engine keeps is qpos, qvel and the solver's warm start, so
-that many calls are the same as one long simulation, to the bit.
+Each is for B worlds on a leading axis: `step(physics, target, force, dynamics)` moves servos
+towards `target` (B, n) for one step of control while `force` (B, 2) pushes the base. `dynamics` is
+None where all worlds are as the model is. What an engine keeps is qpos, qvel and the solver's warm
+start, so that many calls are the same as one long simulation, to the bit.
 """
 
 import copy
@@ -50,7 +50,9 @@ class Engine:
         """qpos, qvel and warm start side by side, float64 (N, nq + 2 nv)."""
         return _as_doubles(np.asarray(full))
 
-    def step(self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         """One step of control in B worlds."""
         raise NotImplementedError
 
@@ -187,7 +189,9 @@ class CEngine(Engine):
             for x in (_as_bits(new), reading.qpos, reading.qvel, reading.sensors)
         )  # pyright: ignore[reportReturnType]
 
-    def step(self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         like = (physics.full, *jax.tree.leaves(physics.reading))
         shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like)
         given, structure = jax.tree.flatten((physics.full, target, force, dynamics))
@@ -231,7 +235,9 @@ class LoopEngine(Engine):
         self.model = copy.copy(robot.model)  # its fields are written to
         self.data = mujoco().MjData(self.model)
 
-    def step(self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         engine, model, data = mujoco(), self.model, self.data
         nq, nv = model.nq, model.nv
         fields = {} if dynamics is None else self._fields.of(np, dynamics)
@@ -296,7 +302,9 @@ class MjxEngine(Engine):
         baked = (self.robot.substeps, self.robot.base_body)
         return digest(metadata.version("mujoco-mjx"), code, *baked, content.tobytes())
 
-    def step(self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         full, sensors = self._mappable(physics.full, target, force, dynamics)
         nq, nv = self.robot.model.nq, self.robot.model.nv
         parts = (full[:, :nq], full[:, nq : nq + nv], sensors)

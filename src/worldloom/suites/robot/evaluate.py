@@ -364,7 +364,9 @@ class RobotEvaluator:
         rows = [("none", 0.0, usual)]
         for kind, strengths in DISTURBANCES.items():
             for strength in strengths:
-                rows.append((kind, strength, usual.replace(**_disturbance(task, robot, kind, strength))))
+                rows.append(
+                    (kind, strength, usual.replace(**_disturbance(task, robot, kind, strength)))
+                )
         results = []
         for kind, strength, rules in rows:
             params = world.params.replace(rules=rules)

@@ -4,6 +4,7 @@ All of it in numpy, from readings and targets at the rate of control. Torques ar
 servos in the first instant of a step, when their targets have just changed.
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,7 +137,7 @@ def _swing_heights(height: np.ndarray, contact: np.ndarray, counted: np.ndarray)
         for foot in range(2):
             touches = contact[rows, robot, foot]
             ends = np.flatnonzero(np.diff(touches.astype(int)))
-            for start, end in zip(ends[:-1], ends[1:], strict=True):
+            for start, end in pairwise(ends):
                 if not touches[start + 1] and end - start > 1:  # off the ground for two steps
                     highest.append(float(height[rows, robot, foot][start + 1 : end + 1].max()))
     return highest

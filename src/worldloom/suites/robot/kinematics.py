@@ -149,9 +149,7 @@ def synthesise(robot: Robot, speed: float) -> Cycle:
     return Cycle(speed, base, joints, np.clip(joints + ahead, robot.lower, robot.upper))
 
 
-def footsteps(
-    legs: tuple[Leg, Leg], robot: Robot, speed: float, phase: np.ndarray
-) -> Footsteps:
+def footsteps(legs: tuple[Leg, Leg], robot: Robot, speed: float, phase: np.ndarray) -> Footsteps:
     """Strides straight ahead at `phase` (S,), each foot in its hip's track."""
     own, swung = gait.foot_phases(np, phase), gait.swing_progress(np, phase)
     moved = swung**3 * (10.0 - 15.0 * swung + 6.0 * swung**2)  # from rest to rest, with least jerk

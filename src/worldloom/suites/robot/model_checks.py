@@ -1,4 +1,4 @@
-"""What a model and its mapping must have to be a robot to train, said in words where they lack it."""
+"""What a model and its mapping must have to be a robot to train; what they lack, in words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -89,7 +89,11 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
     joints = [model.joint(j).name for j in moved]
     problems += _check_endings("action", names.get("action"), joints, _is_scale, "a number above 0")
     problems += _check_endings(
-        "gains", names.get("gains"), joints, _is_gains, "[stiffness, damping], above 0 and not below"
+        "gains",
+        names.get("gains"),
+        joints,
+        _is_gains,
+        "[stiffness, damping], above 0 and not below",
     )
     for leg in legs:
         for joint in leg:
@@ -166,8 +170,11 @@ def _check_endings(
 
 
 def _is_gains(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_scale(value[0]) and (
-        value[1] == 0 or _is_scale(value[1])
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and _is_scale(value[0])
+        and (value[1] == 0 or _is_scale(value[1]))
     )
 
 

@@ -31,6 +31,7 @@ STRAY = 0.03  # rad of noise on the targets: a reference is a family of walks, n
 HOLD, DAMP = 1.5, 0.25  # w a metre, w a metre per second: horizontal
 RIGHT, CALM = 2.2, 0.09  # w h a radian, w h a radian per second
 
+BEYOND_LIMITS = 0.3  # rad that a joint of a recorded motion may be beyond its limits
 # What makes a motion a reference.
 LEAST_AGREEMENT = 0.8  # of contacts with the clock
 SPEED_ERROR = 0.1  # of the speed
@@ -194,12 +195,50 @@ def load(path: str | Path, robot: Robot) -> Motion:
         raise ValueError(f"there is no reference motion {path}") from error
     except Exception as error:  # whatever a file may hold
         raise ValueError(f"{path} is no reference motion: {error}") from error
-    if whose != fingerprint(robot):
+    if whose == fingerprint(robot):
+        problems = _damage(robot, motion)
+        if problems:
+            raise ValueError(f"{path} is no reference motion: {'; '.join(problems)}")
+    else:
         raise ValueError(
             f"{path} is the reference motion of another robot: it is for {whose}, and "
             f"{robot.name} is {fingerprint(robot)}"
         )
     return motion
+
+
+def _damage(robot: Robot, motion: Motion) -> list[str]:
+    """What is wrong with the arrays of a motion that names this robot, in words."""
+    model, n = robot.model, robot.num_joints
+    shapes = {"qpos": (model.nq,), "qvel": (model.nv,), "sensors": (model.nsensordata,)}
+    shapes |= {"target": (n,), "phase": (), "contact": (2,), "speed": (), "harness": (6,)}
+    arrays = {**vars(motion), **vars(motion.reading)}
+    del arrays["reading"]
+    count = len(arrays["phase"]) if np.ndim(arrays["phase"]) else 0
+    problems = [
+        f"{name} has the shape {np.shape(arrays[name])}, not {(count, *shape)}"
+        for name, shape in shapes.items()
+        if np.shape(arrays[name]) != (count, *shape)
+    ]
+    problems += [
+        f"{name} is not all finite numbers"
+        for name, x in arrays.items()
+        if np.asarray(x).dtype.kind not in "fiub" or not np.isfinite(x).all()
+    ]
+    if problems or count < 2:
+        return problems or ["it has fewer than two moments"]
+    angles = motion.reading.qpos[:, robot.joint_qpos]
+    reach = np.maximum(np.abs(robot.lower), np.abs(robot.upper)) + BEYOND_LIMITS
+    if (np.abs(angles) > reach).any():
+        joint = robot.joints[int((np.abs(angles) - reach).max(0).argmax())]
+        problems.append(
+            f"{joint} is far beyond its limits, at {np.abs(angles).max():.3g}; angles are in radians"
+        )
+    if (np.abs(np.linalg.norm(motion.reading.qpos[:, 3:7], axis=1) - 1.0) > 0.01).any():
+        problems.append("the base's orientation (qpos 3 to 6) is no unit quaternion w x y z")
+    if motion.phase.min() < 0.0 or motion.phase.max() > 1.0:
+        problems.append("phase is not within 0 and 1")
+    return problems
 
 
 # Starting in it --------------------------------------------------------------------------------

@@ -118,7 +118,11 @@ def record_episodes(
 
 
 def _forces(
-    loop: LoopEngine, begun: np.ndarray, row: dict[str, Any], dynamics: Dynamics | None, diverged: Any
+    loop: LoopEngine,
+    begun: np.ndarray,
+    row: dict[str, Any],
+    dynamics: Dynamics | None,
+    diverged: Any,
 ) -> dict[str, np.ndarray]:
     """What acted on a robot in a step (1, ...): the step is done again by MuJoCo, which tells all.
 

@@ -64,7 +64,9 @@ class Episode(struct.PyTreeNode):
     speed: Array  # (..., 3) the same of the robot, averaged over about half a second
     action: Array  # (..., n) the last action, clipped
     earlier: Array  # (..., n) the one before
-    readings: Array  # (..., 2, 6 + 2 n) what the sensors said in the last step, and in the one before
+    readings: (
+        Array  # (..., 2, 6 + 2 n) what the sensors said in the last step, and in the one before
+    )
     feet: Array  # (..., 2, 3) where they were
     push: Push
 

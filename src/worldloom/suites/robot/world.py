@@ -43,6 +43,7 @@ from worldloom.suites.robot.types import (
 )
 
 NUM_STARTS = 512
+PICTURE = (400, 300)  # pixels
 MEMORY_SECONDS = 0.5  # of the averaged speed
 LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
 LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
@@ -75,9 +76,9 @@ def world(
     physics: c, mjx, or auto. robot: the path of an MJCF with its mapping beside it; by default the
     biped of the suite. threads: of the C engine; all cores by default. randomise, noise: factors
     on how worlds differ and on the noise of sensors; a world that is made with randomise=0 has
-    none compiled in, and `params.rules.randomise` is without effect there. seed: of the table of starts. Other options
-    are numbers of the task by name (`command=(0.1, 0.3)`, `horizon=500`), and weights of the terms
-    of its reward (`smooth=0.1`).
+    none compiled in, and `params.rules.randomise` is without effect there. seed: of the table of
+    starts. Other options are numbers of the task by name (`command=(0.1, 0.3)`, `horizon=500`), and
+    weights of the terms of its reward (`smooth=0.1`).
     """
     body = robot if isinstance(robot, Robot) else biped() if robot is None else load(robot)
     chosen_task = task if isinstance(task, Task) else task_named(task)
@@ -97,7 +98,8 @@ def world(
 class RobotWorld:
     """A robot, a task and an engine; written for many worlds at once.
 
-    randomised: whether worlds may differ; if not, nothing of that is compiled. xp: jax.numpy, or numpy where the engine is a plain loop.
+    randomised: whether worlds may differ; if not, nothing of that is compiled.
+    xp: jax.numpy, or numpy where the engine is a plain loop.
     """
 
     robot: Robot
@@ -440,6 +442,22 @@ class RobotWorld:
     ) -> tuple[RobotState, TimeStep]:
         state, action = jax.tree.map(lambda x: x[None], (state, action))
         return _first(self.step_many(key[None], state, action, params))
+
+    @property
+    def renderers(self) -> dict[str, Any]:
+        """What Gymnasium draws: by our own means, which need no graphics card."""
+        return {"rgb_array": self._drawn}
+
+    def gymnasium_metadata(self, env: PureEnv) -> dict[str, Any]:
+        return {"render_fps": self.robot.control_hz}
+
+    def _drawn(self, state: RobotState, params: Params) -> np.ndarray:
+        """A picture of one robot, uint8 (height, width, 3)."""
+        from worldloom.suites.robot.drawing import drawings
+        from worldloom.suites.robot.shapes import moving_shapes
+
+        moving = moving_shapes(self.robot, np.asarray(state.physics.reading.qpos)[None])
+        return np.asarray(next(drawings(moving, PICTURE, [0])))
 
     def describe(self) -> dict[str, Any]:
         """Static facts, for tables."""
