@@ -232,7 +232,8 @@ def _damage(robot: Robot, motion: Motion) -> list[str]:
     if (np.abs(angles) > reach).any():
         joint = robot.joints[int((np.abs(angles) - reach).max(0).argmax())]
         problems.append(
-            f"{joint} is far beyond its limits, at {np.abs(angles).max():.3g}; angles are in radians"
+            f"{joint} is far beyond its limits, up to {np.abs(angles).max():.3g}; "
+            "angles are in radians"
         )
     if (np.abs(np.linalg.norm(motion.reading.qpos[:, 3:7], axis=1) - 1.0) > 0.01).any():
         problems.append("the base's orientation (qpos 3 to 6) is no unit quaternion w x y z")

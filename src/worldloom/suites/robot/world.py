@@ -22,6 +22,7 @@ from worldloom.core.transforms import as_pure
 from worldloom.core.types import Key, TimeStep
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
+from worldloom.suites.robot.chance import draw_command, draw_domain, draw_push
 from worldloom.suites.robot.engines import Engine, EngineName, make_engine
 from worldloom.suites.robot.features import TOUCH, feet, sensed
 from worldloom.suites.robot.model import Robot, biped, load
@@ -30,7 +31,6 @@ from worldloom.suites.robot.task import SCALES, Task, task_named
 from worldloom.suites.robot.types import (
     Array,
     Domain,
-    Dynamics,
     Episode,
     Info,
     Observation,
@@ -50,9 +50,8 @@ LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
 # m, rad, m/s and rad/s: no robot comes near it in an episode, only a simulation that has diverged.
 # That is seen long before it overflows: the square of 1e20, still finite, is a reward of -inf.
 BEYOND_SENSE = 1e3
-# Noise of sensors at a factor of 1: half-widths of uniform draws, in every step and for an episode.
+# Noise of sensors at a factor of 1: half-widths of uniform draws.
 NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
-BIAS = {"gravity": 0.02, "turning": 0.05}
 
 
 def make(**options: Any) -> PureEnv:
@@ -154,8 +153,8 @@ class RobotWorld:
         xp, robot, rules, u = self.xp, self.robot, params.rules, uniform
         num_starts = len(params.starts.phase)
         row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1)
-        command = self._draw_command(rules, u[..., 1:5])
-        domain = self._draw_domain(rules, u[..., 8:])
+        command = draw_command(xp, rules, u[..., 1:5])
+        domain = draw_domain(xp, rules, u[..., 8:], self.randomised)
         start: Starts = jax.tree.map(lambda x: x[row], params.starts)
         reading = start.physics.reading
         still = xp.zeros_like(reading.qpos[..., robot.joint_qpos])
@@ -168,7 +167,7 @@ class RobotWorld:
             earlier=still,
             readings=xp.zeros((*row.shape, 2, 6 + 2 * robot.num_joints), np.float32),
             feet=feet(xp, robot, reading),
-            push=self._draw_push(rules, xp.zeros_like(row), u[..., 5:8]),
+            push=draw_push(xp, rules, xp.zeros_like(row), u[..., 5:8]),
         )
         state = RobotState(start.physics, episode, domain)
         facts = self._facts(episode, reading, still, None)
@@ -251,7 +250,7 @@ class RobotWorld:
         reward = xp.where(diverged, 0.0, (rules.weights * terms).sum(-1) * robot.control_seconds)
         step = episode.step + 1
         over = step >= episode.push.start + rules.push_steps
-        again = self._draw_push(rules, step, uniform[..., :3])
+        again = draw_push(xp, rules, step, uniform[..., :3])
         push = Push(
             start=xp.where(over, again.start, episode.push.start),
             force=xp.where(over[..., None], again.force, episode.push.force),
@@ -272,7 +271,7 @@ class RobotWorld:
         )
         if self.task.moves:  # now and then something else is asked for
             another = (uniform[..., 3] * rules.resample < 1.0) & (rules.resample > 0)
-            drawn = self._draw_command(rules, uniform[..., 4:8])
+            drawn = draw_command(xp, rules, uniform[..., 4:8])
             after = after.replace(command=xp.where(another[..., None], drawn, episode.command))
         seen = after.readings[..., 0, :]
         if self.randomised:  # of this step, of the last, or of the one before
@@ -383,54 +382,6 @@ class RobotWorld:
         """Speeds, m/s, and a yaw rate, rad/s, for a robot of the biped's size."""
         time = self.robot.time_scale
         return command * np.array([1.0 / time, 1.0 / time, time], np.float32)
-
-    # Chance ------------------------------------------------------------------------------------
-
-    def _draw_command(self, rules: Rules, u: Array) -> Array:
-        """A command (..., 3) from uniform numbers (..., 4)."""
-        xp = self.xp
-        ends = xp.stack([rules.command, rules.sideways, rules.turn], axis=-2)  # (..., 3, 2)
-        drawn = ends[..., 0] + (ends[..., 1] - ends[..., 0]) * u[..., 1:]
-        return xp.where(u[..., :1] < rules.still, 0.0, drawn).astype(np.float32)
-
-    def _draw_domain(self, rules: Rules, u: Array) -> Domain:
-        """How a world differs, from uniform numbers (..., 15 + n); not at all if not randomised."""
-        xp = self.xp
-        wide = 2.0 * u - 1.0
-        if not self.randomised:
-            wide = xp.zeros_like(u)
-        factor = rules.randomise * wide
-        least, most = rules.latency[..., 0], rules.latency[..., 1]
-        late = least + xp.floor(u[..., 4] * (most - least + 1)).astype(np.int32)
-        late = xp.where((rules.randomise > 0.0) & self.randomised, late, 0)
-        sensors = xp.floor(u[..., 5] * (late + 1)).astype(np.int32)
-        tilt = self._each(BIAS) * rules.noise * rules.bias * (2.0 * u[..., 9:15] - 1.0)
-        dynamics = Dynamics(
-            friction=1.0 + rules.friction * factor[..., 0],
-            mass=1.0 + rules.mass * factor[..., 1],
-            strength=1.0 + rules.strength * factor[..., 2],
-            damping=1.0 + rules.damping * factor[..., 3],
-            com=rules.com * factor[..., 6:9],
-        )
-        dynamics = jax.tree.map(lambda x: x.astype(np.float32), dynamics)
-        return Domain(
-            dynamics=dynamics,
-            offset=(rules.offset * factor[..., 15:]).astype(np.float32),
-            bias=tilt.astype(np.float32),
-            action_delay=(late - sensors).astype(np.int32),
-            sensor_delay=sensors,
-        )
-
-    def _draw_push(self, rules: Rules, step: Array, uniform: Array) -> Push:
-        """A push some steps after `step`, in a random direction."""
-        xp = self.xp
-        soonest, latest = rules.push_pause[..., 0], rules.push_pause[..., 1]
-        pause = soonest + xp.floor(uniform[..., 0] * (latest - soonest)).astype(np.int32)
-        least, most = rules.push_force[..., 0], rules.push_force[..., 1]
-        size = least + (most - least) * uniform[..., 1]
-        angle = 2.0 * math.pi * uniform[..., 2]
-        force = size[..., None] * xp.stack([xp.cos(angle), xp.sin(angle)], axis=-1)
-        return Push((step + pause).astype(np.int32), force.astype(np.float32))
 
     # One world ---------------------------------------------------------------------------------
 
