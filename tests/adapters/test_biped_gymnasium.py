@@ -109,6 +109,19 @@ def test_world_i_of_a_vector_plays_as_one_with_seed_plus_i(env, envs):
         np.testing.assert_allclose(reward, rewards[i], rtol=1e-3, atol=1e-5)
 
 
+def test_it_is_drawn_at_the_rate_of_control():
+    """Stable-Baselines3's `make_vec_env` makes every environment with this render mode."""
+    made = gymnasium.make(NAME, render_mode="rgb_array", **OPTIONS)
+    assert made.metadata["render_modes"] == ["rgb_array"]
+    assert made.metadata["render_fps"] == 50
+    made.reset(seed=0)
+    picture = made.render()
+    assert picture.dtype == np.uint8
+    assert picture.shape == (300, 400, 3)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+    made.close()
+
+
 def test_a_world_without_a_critics_part_is_left_alone():
     world = suites.make("arc", tasks="examples", max_steps=3)
     assert policy_view(world) is world

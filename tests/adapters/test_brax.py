@@ -296,6 +296,18 @@ def test_time_running_out_under_braxs_clock_is_no_fall(braxs):
     assert (np.asarray(states.info["truncation"])[late] == 1).all()
 
 
+def test_braxs_ppo_finds_what_it_bootstraps_from(braxs):
+    """`bootstrap_on_timeout` reads info["time_out"], under Brax's own wrappers too."""
+    env = training.EpisodeWrapper(training.VmapWrapper(BraxEnv(cart(limit=3))), 10, 1)
+    state, step = env.reset(jax.random.split(jax.random.key(0), WORLDS)), jax.jit(env.step)
+    for expected in (0.0, 0.0, 1.0):
+        state = step(state, jnp.zeros((WORLDS, 1)))
+        running = np.asarray(state.done) == 0
+        assert (np.asarray(state.info["time_out"])[running] == expected).all()
+    assert running.any()
+    assert braxs[1].info["time_out"].shape == braxs[1].done.shape
+
+
 def test_each_episode_of_ours_begins_anew(ours):
     first, states = ours
     ends = np.asarray(states.done) == 1
@@ -303,9 +315,9 @@ def test_each_episode_of_ours_begins_anew(ours):
     episode = jax.tree.map(np.asarray, states.pipeline_state.episode)
     assert (episode.step[ends] == 0).all()
     assert (episode.action[ends] == 0).all()
-    commands = np.r_[first.pipeline_state.episode.command, episode.command[ends]]
+    commands = np.r_[first.pipeline_state.episode.command, episode.command[ends]][:, 0]
     assert len(np.unique(commands)) == len(commands)
-    frictions = np.asarray(states.pipeline_state.domain.friction)[ends]
+    frictions = np.asarray(states.pipeline_state.domain.dynamics.friction)[ends]
     assert len(np.unique(frictions)) == len(frictions)
     counted = np.where(ends[:-1], 1, episode.step[:-1] + 1)
     np.testing.assert_array_equal(episode.step[1:][~ends[1:]], counted[~ends[1:]])
@@ -316,7 +328,8 @@ def test_what_is_seen_after_a_reset_is_the_new_world(biped, ours):
     _, states = ours
     ends = np.asarray(states.done) == 1
     commands = np.asarray(states.obs["state"])[ends][:, -3]
-    np.testing.assert_allclose(commands, np.asarray(states.pipeline_state.episode.command)[ends])
+    asked = np.asarray(states.pipeline_state.episode.command)[ends][:, 0]
+    np.testing.assert_allclose(commands, asked)
 
 
 def test_the_counts_of_episodes_are_those_of_brax():

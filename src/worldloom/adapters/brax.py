@@ -46,9 +46,11 @@ class BraxEnv(Env):
             "_per_step" Brax divides by the length of an episode; others are sums over it.
 
     Actions are in [-1, 1], and stretched to the box. `done` is the end of the task alone: that time
-    ran out is in ``info["truncation"]``, and a matter of whoever wraps this. The key for the next
-    step is in ``info["rng"]``, as words, where Brax's automatic reset leaves it as it is: no noise
-    is drawn twice. `sys` are the params, which is what Brax's randomization_fn maps over.
+    ran out is in ``info["truncation"]``, and a matter of whoever wraps this. ``info["time_out"]``
+    says the same by the world's own horizon: Brax's wrappers leave it alone, and its PPO reads it
+    with `bootstrap_on_timeout`. The key for the next step is in ``info["rng"]``, as words, where
+    Brax's automatic reset leaves it as it is: no noise is drawn twice. `sys` are the params, which
+    is what Brax's randomization_fn maps over.
     """
 
     def __init__(
@@ -81,7 +83,12 @@ class BraxEnv(Env):
             reward=_number(timestep.reward),
             done=_number(timestep.terminated),
             metrics=state.metrics | self.measured(timestep, self.sys),
-            info=state.info | {"rng": words, "truncation": _number(timestep.truncated)},
+            info=state.info
+            | {
+                "rng": words,
+                "truncation": _number(timestep.truncated),
+                "time_out": _number(timestep.truncated),
+            },
         )
 
     @property
@@ -111,7 +118,7 @@ class BraxEnv(Env):
             reward=zero,
             done=zero,
             metrics=self.measured(timestep, params),
-            info={"rng": words, "truncation": zero},
+            info={"rng": words, "truncation": zero, "time_out": zero},
         )
 
     def stretched(self, action: Array) -> Array:
@@ -194,7 +201,7 @@ class TrainingEnvs(Wrapper):
         state = self.env.first(begun, self._params)
         zero = state.done
         totals = dict.fromkeys(("sum_reward", "length", *self.env.metric_names), zero)
-        counted = dict.fromkeys(("time_out", "steps", "episode_done"), zero)
+        counted = dict.fromkeys(("steps", "episode_done"), zero)
         info = state.info | counted | {"episode_metrics": totals}
         return state.replace(info=info)  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -24,9 +24,13 @@ def device_mesh(num_devices: int | None = None) -> Mesh:
     devices = jax.devices()
     count = len(devices) if num_devices is None else num_devices
     if not 1 <= count <= len(devices):
+        platform, cores = devices[0].platform, os.cpu_count() or 1
+        more = ""
+        if platform == "cpu" and cores > len(devices):
+            more = f", or for up to {cores} with `worldloom train --devices`: one for each core"
         raise ValueError(
             f"device_mesh: num_devices={count}, but there are {len(devices)} "
-            f"{devices[0].platform} device(s); ask for 1 to {len(devices)}"
+            f"{platform} device(s); ask for 1 to {len(devices)}{more}"
         )
     return Mesh(np.asarray(devices[:count]), (BATCH_AXIS,))
 

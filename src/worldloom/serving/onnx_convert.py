@@ -60,7 +60,7 @@ def build(
         shapes.append(info(name, ("batch", *value.shape), value.dtype))
     inputs = [info(name, ("batch", *x.shape[1:]), x.dtype) for name, x in asked.items()]
     constants = list(graph.constants.values())
-    made = onnx.helper.make_graph(graph.nodes, "plant_policy", inputs, shapes, constants)
+    made = onnx.helper.make_graph(graph.nodes, "policy", inputs, shapes, constants)
     opsets = [onnx.helper.make_opsetid("", opset)]
     model = onnx.helper.make_model(made, opset_imports=opsets, producer_name="worldloom")
     model.ir_version = 10  # what runtimes of that opset read
@@ -206,6 +206,9 @@ def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str
             return graph.node("Not", wrong)
         case "convert_element_type":
             return graph.cast(x[0], out.dtype)
+        case "expm1":
+            one = graph.constant(np.ones((1, 1), out.dtype))
+            return graph.node("Sub", graph.node("Exp", x[0]), one)
         case "log1p":
             one = graph.constant(np.ones((1, 1), out.dtype))
             return graph.node("Log", graph.node("Add", x[0], one))

@@ -5,6 +5,9 @@
     while True:  # 50 times a second
         targets = policy.step(gyro, orientation_wxyz, joint_positions, joint_velocities, command)
 
+`command` is a forward speed, m/s; for a policy that is steered, also a speed to the left, m/s, and
+a yaw rate, rad/s.
+
 `python policy_runtime.py [bundle]` checks a bundle and says what is in it.
 """
 
@@ -45,7 +48,11 @@ class Policy:
             np.asarray(action[name], np.float32) for name in ("home", "scale", "lower", "upper")
         )
         self._scales = {part["name"]: np.float32(part["scale"]) for part in manifest["observation"]}
-        self._stride = np.float32(self.seconds / manifest["gait"]["period"])  # cycles in a step
+        gait = manifest["gait"]
+        self._stride = np.float32(self.seconds / gait["period"])  # cycles in a step
+        self._pace, self._pace_speed = gait.get("pace", 0.0), gait.get("pace_speed", 1.0)
+        sizes = {part["name"]: part["size"] for part in manifest["observation"]}
+        self._directions: int = sizes["command"]
         network = manifest["network"]
         self._activation = ACTIVATIONS[network["activation"]]
         count = len(network["layers"]) - 1
@@ -87,19 +94,23 @@ class Policy:
         orientation_wxyz: Any,
         joint_positions: Any,
         joint_velocities: Any,
-        command: float = 0.0,
+        command: Any = 0.0,
     ) -> np.ndarray:
         """Targets (n,) rad for the servos, from what the sensors say now.
 
         gyro (3,) rad/s in the frame of the base; orientation_wxyz (4,) of the base in the world, a
         unit quaternion with w first; joint_positions (n,) rad and joint_velocities (n,) rad/s;
-        command: the forward speed that is wanted, m/s, 0 to stand. Readings that are not finite or
+        command: the forward speed that is wanted, m/s, or (3,) with a speed to the left, m/s, and a
+        yaw rate, rad/s, if the policy knows them; 0 to stand. Readings that are not finite or
         of the wrong size are a ValueError, and nothing is remembered of them.
         """
         obs = self.observe(gyro, orientation_wxyz, joint_positions, joint_velocities, command)
         self.action = np.clip(np.nan_to_num(self.forward(obs)), -1.0, 1.0)
-        if command > 0.0:
-            later = self.phase + self._stride
+        asked = self._command(command)
+        if asked.any():
+            speed = float(np.hypot(asked[0], asked[1] if len(asked) > 1 else 0.0))
+            quicker = np.float32(1.0 + self._pace * min(speed / self._pace_speed, 1.0))
+            later = self.phase + quicker * self._stride
             self.phase = later - np.floor(later)
         return np.clip(self._home + self._scale * self.action, self._lower, self._upper)
 
@@ -109,7 +120,7 @@ class Policy:
         orientation_wxyz: Any,
         joint_positions: Any,
         joint_velocities: Any,
-        command: float,
+        command: Any,
     ) -> np.ndarray:
         """What the network sees, float32, in the order of the manifest."""
         n = len(self.joints)
@@ -119,7 +130,7 @@ class Policy:
             raise ValueError(
                 f"orientation_wxyz has length {length:.3g}; a unit quaternion is needed"
             )
-        walking = command > 0.0
+        asked = self._command(command)
         angle = np.float32(2.0 * math.pi) * self.phase
         parts = {
             "gravity": _down(quaternion),
@@ -127,11 +138,18 @@ class Policy:
             "joints": _reading("joint_positions", joint_positions, n) - self._home,
             "joint_speeds": _reading("joint_velocities", joint_velocities, n),
             "last_action": self.action,
-            "command": _reading("command", [command], 1),
-            "clock": np.array([np.sin(angle), np.cos(angle)], np.float32) * np.float32(walking),
+            "command": asked,
+            "clock": np.array([np.sin(angle), np.cos(angle)], np.float32) * np.float32(asked.any()),
         }
         names = [part["name"] for part in self.manifest["observation"]]
         return np.concatenate([parts[name] * self._scales[name] for name in names])
+
+    def _command(self, command: Any) -> np.ndarray:
+        """All that the policy is told of a command: a single number is a forward speed."""
+        given = np.atleast_1d(np.asarray(command, np.float32))
+        if given.shape == (1,):
+            given = np.concatenate([given, np.zeros(self._directions - 1, np.float32)])
+        return _reading("command", given, self._directions)
 
     def forward(self, obs: np.ndarray) -> np.ndarray:
         """The network's output (n,) for an observation, float32; not yet clipped."""

@@ -11,8 +11,8 @@ def make_walk(folder):
     about = json.loads((folder / "config.json").read_text())
     about["config"] |= {"task": "walk", "steps": 300 * STEPS}
     about["config"]["amp"]["weight"] = 0.05
-    random = {"mean": 3.0, "stderr": 0.25, "episodes": 64, "survived": 0.0, "good": 0.0}
-    random |= {"error": 0.35, "error_stderr": 0.01}
+    random = {"mean": 3.0, "stderr": 0.25, "episodes": 64, "survived": 0.0, "tracked": 0.0}
+    random |= {"speed_error": 0.35, "speed_error_stderr": 0.01}
     about |= {"terms": terms, "task": "walk", "references": {"random play": random}}
     (folder / "config.json").write_text(json.dumps(about))
     rows = []
@@ -31,9 +31,11 @@ def make_walk(folder):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     evals = [
         {"iteration": n, "steps": STEPS * n, "seconds": 60.0 * n, "survived": n / 300,
-         "good": n / 400, "error": 0.3 - n / 1500, "mean": n / 2, "stderr": 1.0, "episodes": 64,
-         "length": 3.0 * n, "gait_distance": 0.25,
-         "terms": {"alive": 1.0, "track": n / 300, "slip": -0.125}, "error_stderr": 0.01,
+         "tracked": n / 400, "speed_error": 0.3 - n / 1500, "mean": n / 2, "stderr": 1.0,
+         "episodes": 64,
+         "length": 3.0 * n, "gait_distance": 0.25, "yaw": 0.25, "drift": 0.125,
+         "gait": {"foot_gap": 12.5, "knee_reversals": 8.25},
+         "terms": {"alive": 1.0, "track": n / 300, "slip": -0.125}, "speed_error_stderr": 0.01,
          "terms_stderr": {"alive": 0.0, "track": 0.05, "slip": 0.01}}
         for n in (100, 200, 300)
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from worldloom.suites.robot.features import feet
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.model import biped
 from worldloom.suites.robot.starts import around_home
-from worldloom.suites.robot.types import Domain, Physics, Reading
+from worldloom.suites.robot.types import Dynamics, Physics, Reading
 from worldloom.suites.robot.world import is_valid, world
 
 WORLDS, STEPS = 5, 50
@@ -45,8 +45,7 @@ def domains(robot, worlds=WORLDS):
     def draw(width, *shape):
         return random.uniform(1 - width, 1 + width, (worlds, *shape)).astype(np.float32)
 
-    offset = np.zeros((worlds, robot.num_joints), np.float32)
-    return Domain(draw(0.4), draw(0.1), draw(0.1), offset, np.zeros(worlds, bool))
+    return Dynamics(draw(0.4), draw(0.1), draw(0.1), draw(0.3), 0.1 * (draw(0.1, 3) - 1.0))
 
 
 def play(engine, target, force, domain=None):
@@ -96,7 +95,7 @@ def test_friction_alone_changes_how_a_pushed_robot_moves(robot):
     target, force = plan(robot, steps=20)
     force[:] = [0.0, 6.0]
     ones = np.ones(WORLDS, np.float32)
-    usual = domains(robot).replace(friction=ones, mass=ones, strength=ones)
+    usual = Dynamics(ones, ones, ones, ones, np.zeros((WORLDS, 3), np.float32))
     nominal, _ = play(LoopEngine(robot), target, force)
     np.testing.assert_array_equal(play(LoopEngine(robot), target, force, usual)[0], nominal)
     slippery = usual.replace(friction=0.6 * ones)
@@ -178,7 +177,7 @@ def mjx(robot):
 
 @pytest.mark.slow
 def test_mjx_stays_with_c_for_a_second_of_stance_in_float32(robot, truth, mjx):
-    nq, touch = robot.model.nq, list(robot.touch)
+    nq, touch = robot.model.nq, [foot[0][0] for foot in robot.contacts]
     assert np.abs(mjx[0][..., :nq] - truth[0][..., :nq]).max() < 1e-5
     gap = np.abs(mjx[1] - truth[1])
     assert np.delete(gap, touch, axis=-1).max() < 1e-3  # rad/s, of a quaternion, m

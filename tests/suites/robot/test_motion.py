@@ -107,7 +107,7 @@ def test_planned_soles_stand_by_the_clock_and_swing_between(robot, cycle):
 def test_the_planned_mass_is_a_pendulum_over_its_support(robot, cycle):
     count = len(cycle.base)
     phase = np.arange(count) / count
-    steps = kinematics.footsteps(kinematics.legs_of(robot), SPEED, phase)
+    steps = kinematics.footsteps(kinematics.legs_of(robot), robot, SPEED, phase)
     poses = [posed(robot, *both) for both in zip(cycle.base, cycle.joints, strict=True)]
     mass = np.stack([data.subtree_com[robot.base_body][:2] for data in poses])
     height = posed(robot, robot.home[:3], robot.home_joints).subtree_com[robot.base_body][2]
@@ -155,7 +155,7 @@ def test_realised_walks_make_their_speed_by_the_clock(robot, walks):
         assert pull[2] == 0.0
         assert pull.max() < 0.05
         # The floor carries the robot: on average, all of its weight.
-        carried = part.reading.sensors[:, list(robot.touch)].sum(1).mean()
+        carried = part.reading.sensors[:, [foot[0][0] for foot in robot.contacts]].sum(1).mean()
         assert carried == pytest.approx(weight, rel=0.1)
 
 
@@ -221,6 +221,28 @@ def test_a_motion_that_cannot_be_written_leaves_the_one_before(robot, walk, tmp_
         motion.save(path, robot, walk)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a["qpos"].__setitem__((3, 9), np.nan), "qpos is not all finite"),
+        (lambda a: a.update(qvel=a["qvel"][::2]), "qvel has the shape"),
+        (lambda a: a.update(target=a["target"][:, :5]), "target has the shape"),
+        (lambda a: a["qpos"].__imul__([1] * 7 + [57.3] * 13), "angles are in radians"),
+        (lambda a: a["qpos"].__setitem__((slice(None), 3), 2.0), "no unit quaternion"),
+        (lambda a: a["phase"].__iadd__(1.5), "phase is not within"),
+        (lambda a: a.update({n: x[:1] for n, x in a.items() if x.ndim}), "fewer than two"),
+    ],
+)
+def test_a_motion_that_cannot_be_is_refused(robot, walk, tmp_path, change, message):
+    path = tmp_path / "walk.npz"
+    motion.save(path, robot, walk)
+    arrays = dict(np.load(path))
+    change(arrays)
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=rf"walk.npz is no reference motion: .*{message}"):
+        motion.load(path, robot)
 
 
 def test_a_motion_of_another_robot_is_refused(robot, walk, tmp_path):
@@ -337,7 +359,7 @@ def test_features_are_read_from_the_named_places(robot):
     knee = robot.legs[1][2]  # of the right leg: the eighth of the ten
     qpos[robot.joint_qpos[knee]] += 0.3
     np.testing.assert_allclose(part(reading, "joints"), 0.3 * (np.arange(10) == 7), atol=1e-6)
-    sensors[robot.touch[1]] = 1e3
+    sensors[robot.contacts[1][0][0]] = 1e3
     np.testing.assert_allclose(part(reading, "contact"), [0.0, 1.0], atol=0.01)
     qpos[2] += 0.1
     np.testing.assert_allclose(part(reading, "height"), [0.1], atol=1e-6)

@@ -24,6 +24,7 @@ from worldloom.nn.networks import Networks
 from worldloom.nn.normaliser import Normaliser
 from worldloom.serving.policy_runtime import ACTIVATIONS, Policy, digest_of, read_manifest
 from worldloom.suites.robot.export import export, export_policy, policy_layers
+from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.types import Observation
 from worldloom.suites.robot.world import world
 
@@ -404,11 +405,55 @@ def test_actors_of_off_policy_algorithms_run_in_numpy_too(walking, algorithm, tm
 def test_a_run_is_exported_and_its_bundle_replaced(walking, learner, tmp_path):
     ppo, state = learner
     run = run_of(walking, state, "ppo", ppo.config)
-    with pytest.raises(ValueError, match="not written as ONNX"):
-        export(run, tmp_path / "bundle", onnx=True)
-    folder = export(run, tmp_path / "bundle")
+    folder = export(run, tmp_path / "bundle", onnx=False)
+    assert not (folder / "policy.onnx").exists()
     assert read_manifest(folder)["network"]["layers"] == [48, 64, 32, 13]
     assert export(run, folder) == folder
+
+
+def test_a_policy_as_onnx_does_what_the_runtime_does(walking, learner, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs worldloom[onnx]")
+    ppo, state = learner
+    folder = export(run_of(walking, state, "ppo", ppo.config), tmp_path / "bundle", onnx=True)
+    policy = Policy.load(folder)
+    session = onnxruntime.InferenceSession(
+        str(folder / "policy.onnx"), providers=["CPUExecutionProvider"]
+    )
+    rows = np.random.default_rng(1).normal(0.0, 3.0, (20, 48)).astype(np.float32)
+    actions = session.run(["action"], {"obs": rows})[0]
+    expected = [np.clip(policy.forward(row), -1.0, 1.0) for row in rows]
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+    assert np.abs(actions).max() > 0.1
+
+
+def test_a_steered_policy_sees_its_three_commands_and_a_clock_that_they_control(tmp_path):
+    """Step by step what the world shows, while commands change and one is to stand."""
+    loop = RobotLoop(world(task="joystick", physics="c"), 1)
+    robots, random = loop.world, np.random.default_rng(0)
+    size = robots.task.observation_size(robots.robot)[0]
+    shape = ((size, 8), (8, 13))
+    layers = [{"kernel": 0.1 * random.normal(size=x), "bias": np.zeros(x[1])} for x in shape]
+    policy = Policy.load(
+        export_policy(tmp_path / "bundle", robots.robot, robots.task, layers, activation="elu")
+    )
+    assert policy.manifest["trained"]["command"][1] == pytest.approx([-0.15, 0.15])
+    state, step = loop.reset()
+    policy.reset(phase=float(state.episode.phase[0]))
+    for command in ([0.3, -0.1, 0.2],) * 3 + ([0, 0, 0],) * 2 + ([-0.1, 0.05, 0.0],) * 3:
+        asked = np.array([command], np.float32)
+        state = state.replace(episode=state.episode.replace(command=asked))
+        given = readings(robots.robot, state.physics.reading, 0)
+        np.testing.assert_allclose(
+            policy.observe(*given, command), robots.look(state).state[0], atol=1e-5
+        )
+        policy.step(*given, command)
+        state, step = loop.step(state, policy.action[None])
+        assert policy.phase == pytest.approx(float(state.episode.phase[0]), abs=1e-5)
+    assert not step.terminated[0]
+    one = policy.observe(*given, 0.2)
+    np.testing.assert_array_equal(one, policy.observe(*given, [0.2, 0.0, 0.0]))
+    with pytest.raises(ValueError, match="command has shape"):
+        policy.step(*given, [0.2, 0.0])
 
 
 def test_what_brax_learned_is_not_exported(walking, learner, tmp_path):

@@ -1,6 +1,8 @@
 """Loading robots, ours and a user's own, and saying what is missing."""
 
 import shutil
+from dataclasses import replace
+from unittest.mock import patch
 
 import mujoco
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 import yaml
 
 from worldloom.suites.robot.engines import LoopEngine
+from worldloom.suites.robot.features import loads
 from worldloom.suites.robot.model import ASSETS, biped, load
 from worldloom.suites.robot.starts import SINK, around_home
-from worldloom.suites.robot.task import WALK
+from worldloom.suites.robot.task import JOYSTICK, STAND, WALK
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_home_stands_still_on_flat_soles(robot):
         mujoco.mj_step(robot.model, data)
     assert data.qpos[2] == pytest.approx(robot.home_height, abs=0.02)
     assert abs(data.qpos[4:6]).max() < 0.05
-    touch = [data.sensordata[i] for i in robot.touch]
+    touch = [data.sensordata[i] for ((i, _),) in robot.contacts]
     assert sum(touch) == pytest.approx(9.81 * robot.mass, rel=0.05)
     assert min(touch) > 0.3 * max(touch)
 
@@ -136,15 +139,136 @@ def test_soles_of_any_shape_are_put_on_the_floor(own):
         assert data.contact.dist.min() == pytest.approx(-SINK, abs=1e-6)
 
 
-def test_motors_that_are_no_servos_are_refused(own):
-    mjcf, _ = own
+WAIST = '<position name="waist_yaw" joint="waist_yaw"/>'
+
+
+def with_waist(mjcf, actuator):
     text = mjcf.read_text()
-    line = '<position name="waist_yaw" joint="waist_yaw"/>'
-    assert line in text
-    motor = '<motor name="waist_yaw" joint="waist_yaw" ctrlrange="-1 1"/>'
-    mjcf.write_text(text.replace(line, motor))
+    assert WAIST in text
+    mjcf.write_text(text.replace(WAIST, actuator))
+
+
+def test_actuators_that_are_no_servos_are_refused(own):
+    mjcf, _ = own
+    with_waist(mjcf, '<velocity name="waist_yaw" joint="waist_yaw" ctrlrange="-1 1" kv="1"/>')
     with pytest.raises(ValueError, match="'waist_yaw' is not a position servo"):
         load(mjcf)
+
+
+def test_a_torque_motor_needs_gains_and_is_a_servo_with_them(own, robot):
+    mjcf, edit = own
+    with_waist(mjcf, '<motor name="waist_yaw" joint="waist_yaw" ctrlrange="-2 2" gear="2.25"/>')
+    with pytest.raises(ValueError, match=r"torque motor; give .*gains: \{waist_yaw: \[30, 1\]"):
+        load(mjcf)
+    edit(lambda n: n.update(gains={"waist_yaw": [28, 0.6]}))
+    servo, plain = load(mjcf), mujoco.MjData(robot.model)
+    assert (servo.lower[0], servo.upper[0]) == (-0.6, 0.6)
+    data = mujoco.MjData(servo.model)  # 2 * 2.25 Nm: the biped's own servo
+    for state in (data, plain):
+        state.qpos[:] = robot.home
+        state.ctrl[:] = robot.home_joints + 0.2
+    for _ in range(100):
+        mujoco.mj_step(servo.model, data)
+        mujoco.mj_step(robot.model, plain)
+    np.testing.assert_allclose(data.qpos, plain.qpos, atol=1e-9)
+
+
+def test_the_rate_of_control_is_the_mappings(own):
+    mjcf, edit = own
+    edit(lambda n: n.update(control_hz=125))
+    fast = load(mjcf)
+    assert (fast.substeps, fast.control_hz) == (2, 125)
+    rules = WALK.rules(fast, push_steps=7)
+    assert int(rules.horizon) == 2500  # 20 s, as ever
+    assert int(rules.push_steps) == 7
+    edit(lambda n: n.update(control_hz=60))
+    with pytest.raises(ValueError, match=r"0.004 s does not divide 0.0166667 s.*control_hz"):
+        load(mjcf)
+    edit(lambda n: n.update(control_hz="often"))
+    with pytest.raises(ValueError, match="control_hz is 'often'"):
+        load(mjcf)
+
+
+def test_the_most_specific_action_scale_counts_and_none_may_be_idle(own):
+    mjcf, edit = own
+    scales = {"default": 0.2, "pitch": 0.3, "knee_pitch": 0.8, "left_knee_pitch": 0.7}
+    edit(lambda n: n.update(action=scales))
+    robot = load(mjcf)
+    found = dict(zip(robot.joints, robot.action_scale, strict=True))
+    assert found["waist_yaw"] == 0.2
+    assert found["left_hip_pitch"] == 0.3
+    assert found["right_knee_pitch"] == 0.8
+    assert found["left_knee_pitch"] == 0.7
+    edit(lambda n: n["action"].update(knee=0.5))
+    with pytest.raises(ValueError, match=r"action names 'knee', which no joint .* ends in"):
+        load(mjcf)
+
+
+def test_included_files_are_part_of_the_robot(own, robot, tmp_path):
+    """In what its text and digest say, and so in bundles."""
+    mjcf, _ = own
+    text = mjcf.read_text()
+    start, end = text.index("  <actuator>"), text.index("  <sensor>")
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "servos.xml").write_text(f"<mujocoinclude>{text[start:end]}</mujocoinclude>")
+    outer = '<mujoco><include file="parts/servos.xml"/></mujoco>'
+    (parts / "outer.xml").write_text(outer)
+    include = '<include file="parts/outer.xml"/>'
+    mjcf.write_text(text[:start] + include + text[end:])
+    whole = load(mjcf)
+    assert "<include" not in whole.xml
+    again = mujoco.MjModel.from_xml_string(whole.xml)
+    assert again.nu == robot.model.nu
+    np.testing.assert_array_equal(again.actuator_ctrlrange, robot.model.actuator_ctrlrange)
+    servos = (parts / "servos.xml").read_text()
+    (parts / "servos.xml").write_text(
+        servos.replace('joint="waist_yaw"', 'joint="waist_yaw" kp="9"')
+    )
+    assert load(mjcf).xml != whole.xml
+
+
+@pytest.mark.parametrize(
+    ("data", "least"), [("found", 0.4), ("found force", 0.3)], ids=["found", "force"]
+)
+def test_contact_sensors_tell_the_load_of_a_foot_too(own, robot, data, least):
+    mjcf, edit = own
+    touch = '<touch name="left_touch" site="left_sole"/>'
+    text = mjcf.read_text()
+    assert touch in text
+    contact = '<contact name="left_touch" body1="left_foot" geom2="floor" num="1" '
+    mjcf.write_text(text.replace(touch, f'{contact}reduce="netforce" data="{data}"/>'))
+    changed = load(mjcf)
+    model, sensors = changed.model, mujoco.MjData(changed.model)
+    sensors.qpos[:], sensors.ctrl[:] = changed.home, changed.home_joints
+    for _ in range(250):
+        mujoco.mj_step(model, sensors)
+    weight = 9.81 * robot.mass
+    left, right = loads(np, changed, np.asarray(sensors.sensordata))
+    assert least * weight < left < 0.7 * weight
+    assert right > 0.3 * weight
+    sensors.qpos[2] += 1.0
+    mujoco.mj_forward(model, sensors)
+    assert not loads(np, changed, np.asarray(sensors.sensordata)).any()
+    edit(lambda n: n["feet"][0].update(touch=["right_touch", "orientation"]))
+    with pytest.raises(ValueError, match="'orientation' is no touch sensor for the left foot"):
+        load(mjcf)
+
+
+def test_numbers_of_a_task_fit_the_size_of_the_robot(robot):
+    """At a height of four times the biped's everything takes twice as long."""
+    large = replace(
+        robot, home=np.concatenate([robot.home[:2], 4 * robot.home[2:3], robot.home[3:]])
+    )
+    small, rules = STAND.rules(robot), STAND.rules(large)
+    assert robot.length_scale == robot.weight_scale == robot.time_scale == 1.0
+    np.testing.assert_allclose(rules.push_steps, 2 * small.push_steps)
+    np.testing.assert_allclose(rules.push_force, small.push_force)  # it weighs the same
+    np.testing.assert_allclose(WALK.rules(large).command, 2 * WALK.rules(robot).command)
+    np.testing.assert_allclose(JOYSTICK.rules(large).turn, 0.5 * JOYSTICK.rules(robot).turn)
+    np.testing.assert_allclose(WALK.rules(large, command=(0.1, 0.2)).command, [0.1, 0.2])
+    with patch.object(type(robot), "weight_scale", 3.0):
+        np.testing.assert_allclose(STAND.rules(robot).push_force, 3 * small.push_force)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """The tasks: the same numbers from numpy and from compiled JAX, and rules that hold."""
 
+from types import SimpleNamespace
+from unittest.mock import patch
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 
 from worldloom.core import draws
 from worldloom.core.transforms import autoreset_batch
-from worldloom.suites.robot import features, gait
+from worldloom.suites.robot import features, gait, rewards
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.task import TASKS, task_named
 from worldloom.suites.robot.types import Physics
@@ -20,7 +23,9 @@ WORLDS = 4
 def both(request):
     """A compiled world, and the same in a loop in numpy."""
     options = {"task": request.param, "randomise": 1.0, "noise": 1.0, "horizon": 30}
-    if request.param != "walk":
+    if request.param == "joystick":
+        options |= {"resample": 8}
+    elif request.param != "walk":
         options |= {"push_pause": (2, 6)}
     compiled = world(physics="c", **options)
     return compiled, RobotLoop(compiled, WORLDS)
@@ -121,12 +126,92 @@ def test_actions_beyond_the_limits_and_nan_are_clipped(walk):
     assert (target <= robot.upper.astype(np.float32)).all()
 
 
-def test_a_late_world_hears_the_action_before(walk):
-    state, _ = walk.reset(jax.random.key(0), walk.params)
-    one = np.full(13, 0.5, np.float32)
-    late = state.replace(domain=state.domain.replace(late=jnp.asarray(True)))
-    target = walk.drive(walk.params.rules, late, one)[1]
-    np.testing.assert_allclose(target, walk.robot.home_joints, atol=1e-6)
+@pytest.fixture(scope="module")
+def varied():
+    """Worlds that differ, in numpy."""
+    return RobotLoop(world(task="walk", physics="c", randomise=1.0), WORLDS).world
+
+
+def delayed(world, actions, sensors):
+    """The first state and the sensors' readings of a world with so many steps of latency."""
+    uniform = np.full((WORLDS, world.num_draws[0]), 0.5, np.float32)
+    state, _ = world.begin(uniform, world.params)
+    delays = {"action_delay": actions, "sensor_delay": sensors}
+    delays = {name: np.full(WORLDS, x, np.int32) for name, x in delays.items()}
+    return state.replace(domain=state.domain.replace(**delays))
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2])
+def test_targets_arrive_as_many_steps_late_as_the_world_has_it(varied, delay):
+    state = delayed(varied, delay, 0)
+    robot, sizes = varied.robot, (0.1, 0.2, 0.3, 0.4)
+    middle = np.full((WORLDS, varied.num_draws[1]), 0.5, np.float32)
+    targets = []
+    for size in sizes:
+        action = np.full((WORLDS, robot.num_joints), size, np.float32)
+        targets.append(varied.drive(varied.params.rules, state, action)[1][0])
+        state, _ = varied.advance(state, action, middle, varied.params)
+    late = [0.0] * delay + list(sizes)
+    for target, size in zip(targets, late, strict=False):
+        expected = np.clip(robot.home_joints + robot.action_scale * size, robot.lower, robot.upper)
+        np.testing.assert_allclose(target, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("delay", [1, 2])
+def test_readings_are_seen_as_many_steps_late_as_the_world_has_it(varied, delay):
+    middle = np.full((WORLDS, varied.num_draws[1]), 0.5, np.float32)
+    still = np.zeros((WORLDS, varied.robot.num_joints), np.float32)
+    size = 6 + 2 * varied.robot.num_joints
+    seen = {}
+    for late in (0, delay):
+        state, seen[late] = delayed(varied, 0, late), []
+        first = varied.look(state).state[:, :size]
+        for _ in range(4):
+            state, timestep = varied.advance(state, still, middle, varied.params)
+            seen[late].append(timestep.obs.state[:, :size])
+    np.testing.assert_array_equal(seen[delay], [*[first] * delay, *seen[0]][:4])
+
+
+def test_all_that_is_randomised_reaches_the_physics_or_nothing_does(walk, varied):
+    """Params that ask for it are without effect in a world that was made without, in all parts."""
+    rules = jax.tree.map(np.asarray, walk.params.rules).replace(randomise=np.float32(1.0))
+    loop = RobotLoop(walk, WORLDS)
+    uniform = np.random.default_rng(0).random((WORLDS, walk.num_draws[0]), np.float32)
+    asked = loop.world.begin(uniform, loop.params.replace(rules=rules))
+    usual = loop.world.begin(uniform, loop.params)
+    jax.tree.map(np.testing.assert_array_equal, asked, usual)
+    domain = varied.begin(uniform, varied.params)[0].domain
+    nominal = usual[0].domain
+    for one, other in zip(jax.tree.leaves(domain), jax.tree.leaves(nominal), strict=True):
+        assert one.shape == other.shape
+    dynamics = zip(jax.tree.leaves(domain.dynamics), jax.tree.leaves(nominal.dynamics), strict=True)
+    assert all((one != other).all() for one, other in dynamics)
+
+
+@pytest.mark.parametrize("name", ["friction", "mass", "strength", "damping", "com", "offset"])
+def test_each_difference_between_worlds_can_be_switched_off(varied, name):
+    rules = varied.params.rules.replace(**{name: np.float32(0.0)})
+    uniform = np.random.default_rng(0).random((WORLDS, varied.num_draws[0]), np.float32)
+    domain = varied.begin(uniform, varied.params.replace(rules=rules))[0].domain
+    values = vars(domain.dynamics) | {"offset": domain.offset}
+    usual = 0.0 if name in ("com", "offset") else 1.0
+    assert (values.pop(name) == usual).all()
+    assert all((value != 1.0).all() for value in values.values())
+
+
+def test_latency_is_shared_between_actions_and_readings_within_its_range(varied):
+    random = np.random.default_rng(0)
+    uniform = random.random((400, varied.num_draws[0]), np.float32)
+    for low, high in ((0, 2), (1, 1), (0, 0)):
+        rules = varied.params.rules.replace(latency=np.array([low, high], np.int32))
+        domain = varied.begin(uniform, varied.params.replace(rules=rules))[0].domain
+        total = domain.action_delay + domain.sensor_delay
+        assert set(total) == set(range(low, high + 1))
+        assert domain.action_delay.min() >= 0
+        assert domain.sensor_delay.min() >= 0
+        if high:
+            assert domain.action_delay.max() > 0
+            assert domain.sensor_delay.max() > 0
 
 
 def test_time_running_out_is_no_fall(walking, walk):
@@ -153,6 +238,88 @@ def test_terms_that_punish_are_never_positive_and_those_that_reward_within_one(w
         assert terms[name].max() <= 1.0, name
     for name in ("steady", "slip", "smooth", "effort", "pose"):
         assert terms[name].max() <= 0.0, name
+
+
+# Steering ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def steered():
+    """Worlds of the joystick, in numpy."""
+    return RobotLoop(world(task="joystick", physics="c"), 600).world
+
+
+def test_commands_of_a_joystick_fill_their_ranges_and_some_are_to_stand(steered):
+    random, rules = np.random.default_rng(0), steered.params.rules
+    uniform = random.random((600, steered.num_draws[0]), np.float32)
+    state, first = steered.begin(uniform, steered.params)
+    command = state.episode.command
+    still = ~command.any(-1)
+    assert 0.05 < still.mean() < 0.15
+    for i, name in enumerate(("command", "sideways", "turn")):
+        low, high = getattr(rules, name)
+        moving = command[~still, i]
+        assert low <= moving.min() < low + 0.05 * (high - low)
+        assert high - 0.05 * (high - low) < moving.max() <= high
+    at = dict(zip(*zip(*steered.task.layout(steered.robot), strict=True), strict=True))
+    assert at["command"] == 3
+    np.testing.assert_array_equal(first.obs.state[:, -5:-2], command)
+    np.testing.assert_array_equal(first.obs.state[still, -2:], 0.0)  # no clock
+    assert (np.abs(first.obs.state[~still, -2:]).max(-1) > 0.5).all()
+
+
+def test_commands_change_within_an_episode_as_often_as_the_rules_say(steered):
+    random = np.random.default_rng(0)
+    rules = steered.params.rules
+    still = np.zeros((600, 13), np.float32)
+    for mean, share in ((10, 0.1), (0, 0.0)):
+        params = steered.params.replace(rules=rules.replace(resample=np.int32(mean)))
+        state, _ = steered.begin(random.random((600, steered.num_draws[0]), np.float32), params)
+        driven = steered.drive(params.rules, state, still)
+        uniform = random.random((600, steered.num_draws[1]), np.float32)
+        after, step = steered.finish(params.rules, state, driven, np.zeros(600, bool), uniform)
+        changed = (after.episode.command != state.episode.command).any(-1)
+        assert abs(changed.mean() - share) <= 0.4 * share
+        # Rewards are for what was asked for in that step; what is seen is asked for next.
+        np.testing.assert_array_equal(step.info.command, state.episode.command[:, 0])
+        np.testing.assert_array_equal(step.obs.state[:, -5:-2], after.episode.command)
+
+
+def test_the_clock_of_a_gait_is_controlled_by_the_command():
+    commands = np.array([[0, 0, 0], [0, 0, 0.3], [0.2, 0, 0], [0, -0.2, 0], [0.4, 0, 0], [9, 0, 0]])
+    phase = np.full(len(commands), 0.95)
+    later = gait.advance(np, phase, 0.1 * gait.PERIOD, commands, 0.2)
+    np.testing.assert_allclose(later, [0.95, 0.05, 0.06, 0.06, 0.07, 0.07], atol=1e-6)
+    np.testing.assert_allclose(gait.advance(np, phase, 0.072, commands, 0.0)[1:], 0.05, atol=1e-6)
+
+
+def test_feet_that_come_near_each_other_are_punished(walk):
+    apart = rewards.apart(np, SimpleNamespace(feet_apart=np.array([1.2, 0.9, 0.75, 0.6, 0.1])))
+    np.testing.assert_allclose(apart, [0.0, 0.0, -0.5, -1.0, -1.0], atol=1e-6)
+    state, _ = walk.reset(jax.random.key(0), walk.params)
+    parts = features.sensed(np, walk.robot, jax.tree.map(np.asarray, state.physics.reading))
+    assert parts["feet_apart"] == pytest.approx(walk.robot.home_foot_distance, rel=0.15)
+    assert walk.robot.home_foot_distance == pytest.approx(0.11, abs=1e-3)
+
+
+def test_a_larger_robot_is_paid_as_the_biped_is(walk):
+    """Of the same shape, four times as high and half as fast in its joints."""
+    state, _ = walk.reset(jax.random.key(3), walk.params)
+    facts = walk._facts(state.episode, state.physics.reading, state.episode.action, None)
+    with patch.multiple(type(walk.robot), length_scale=4.0, time_scale=2.0):
+        large = facts._replace(
+            command=facts.command * np.array([2.0, 2.0, 0.5]),
+            speed=facts.speed * np.array([2.0, 2.0, 0.5]),
+            velocity=2.0 * facts.velocity,
+            height=4.0 * facts.height,
+            turning=0.5 * facts.turning,
+            joint_speeds=0.5 * facts.joint_speeds,
+            foot_height=4.0 * facts.foot_height,
+            foot_velocity=2.0 * facts.foot_velocity,
+        )
+        scaled = walk._scaled(large)
+    for one, other in zip(scaled, facts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_an_unknown_task_option_or_engine_is_named():

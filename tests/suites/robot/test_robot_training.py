@@ -252,7 +252,7 @@ def test_a_run_leaves_what_is_needed_to_read_it(finished):
     row = list(read_json_lines(folder / "metrics.jsonl"))[-1]
     assert {"return", "length", "fell", "error", "diverged", "kl"} <= set(row)
     scores = list(read_json_lines(folder / "eval.jsonl"))[-1]
-    assert {"survived", "good", "error", "mean", "stderr", "terms"} <= set(scores)
+    assert {"survived", "tracked", "speed_error", "good", "gait", "mean", "terms"} <= set(scores)
     assert set(scores["terms"]) == set(finished.evaluator.world.task.terms)
     ladder = json.loads((folder / "ladder.json").read_text())
     assert [rung["newtons"] for rung in ladder][:2] == [5.0, 6.0]
@@ -260,7 +260,7 @@ def test_a_run_leaves_what_is_needed_to_read_it(finished):
     lines = finished.evaluation.lines()
     assert lines["stays up"] == "2 of 2 episodes to the end"
     assert lines["pushed by 5 N for 200 ms"] == "100% stay up; 100% if it only holds its pose"
-    assert "as fast as asked" not in lines  # nobody asked
+    assert "goes where asked" not in lines  # nobody asked
 
 
 def test_a_run_that_is_over_can_be_loaded_and_asked(finished):

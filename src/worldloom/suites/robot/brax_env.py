@@ -13,7 +13,6 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, PyTree, TimeStep
 from worldloom.suites.robot.engines import MjxEngine
-from worldloom.suites.robot.model import CONTROL_SECONDS
 from worldloom.suites.robot.world import RobotWorld, make
 
 with quiet_import():
@@ -60,11 +59,11 @@ def metrics_of(env: PureEnv) -> Metrics | None:
     if not isinstance(robot, RobotWorld):
         return None
 
+    seconds = robot.robot.control_seconds
+
     def metrics(timestep: TimeStep, params: PyTree) -> dict[str, Array]:
         info = timestep.info
-        paid = jnp.where(
-            info.diverged[..., None], 0.0, params.rules.weights * info.terms * CONTROL_SECONDS
-        )
+        paid = jnp.where(info.diverged[..., None], 0.0, params.rules.weights * info.terms * seconds)
         terms = {f"reward/{name}": paid[..., i] for i, name in enumerate(robot.task.terms)}
         return terms | {
             "velocity_per_step": info.velocity,

@@ -1,9 +1,9 @@
 """Three ways to move the same robot: MuJoCo's C engine in jit, MJX, and a plain loop over MuJoCo.
 
-Each is for B worlds on a leading axis: `step(physics, target, force, domain)` moves servos towards
-`target` (B, n) for one step of control while `force` (B, 2) pushes the base. `domain` is None where
-all worlds are as the model is. What an engine keeps is qpos, qvel and the solver's warm start, so
-that many calls are the same as one long simulation, to the bit.
+Each is for B worlds on a leading axis: `step(physics, target, force, dynamics)` moves servos
+towards `target` (B, n) for one step of control while `force` (B, 2) pushes the base. `dynamics` is
+None where all worlds are as the model is. What an engine keeps is qpos, qvel and the solver's warm
+start, so that many calls are the same as one long simulation, to the bit.
 """
 
 import copy
@@ -29,7 +29,7 @@ from worldloom.core.files import write_bytes
 from worldloom.core.names import suggest
 from worldloom.core.types import PyTree
 from worldloom.suites.robot.model import Robot, mujoco
-from worldloom.suites.robot.types import Array, Domain, Physics, Reading
+from worldloom.suites.robot.types import Array, Dynamics, Physics, Reading
 
 EngineName = Literal["auto", "c", "mjx", "numpy"]
 TRACED_FOLDER = "worldloom-traced"  # in the compilation cache
@@ -50,7 +50,9 @@ class Engine:
         """qpos, qvel and warm start side by side, float64 (N, nq + 2 nv)."""
         return _as_doubles(np.asarray(full))
 
-    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         """One step of control in B worlds."""
         raise NotImplementedError
 
@@ -85,27 +87,34 @@ def _reading(qpos: np.ndarray, qvel: np.ndarray, sensors: np.ndarray) -> Reading
 
 
 class _Fields:
-    """The model's numbers that differ between worlds, as functions of a `Domain`."""
+    """The model's numbers that differ between worlds, as functions of their `Dynamics`."""
 
     def __init__(self, robot: Robot):
         model = robot.model
-        names = ("geom_friction", "body_mass", "body_inertia", "actuator_gainprm")
-        self._nominal = {n: getattr(model, n).copy() for n in (*names, "actuator_biasprm")}
+        names = ("geom_friction", "pair_friction", "body_mass", "body_inertia", "body_ipos")
+        names += ("dof_damping", "actuator_gainprm", "actuator_biasprm")
+        self._nominal = {n: x.copy() for n in names if (x := getattr(model, n)).size}
+        self._trunk = robot.trunk[:, None]
 
-    def of(self, xp: Any, domain: Domain) -> dict[str, Array]:
+    def of(self, xp: Any, dynamics: Dynamics) -> dict[str, Array]:
         """Each field (B, ...)."""
         nominal = self._nominal
         # Of all geoms, floor included: where two touch, the larger friction counts.
-        friction = domain.friction[:, None, None]
-        mass = domain.mass[:, None]
-        strength = domain.strength[:, None, None]
-        gain, bias = (np.arange(nominal["actuator_gainprm"].shape[1]) == i for i in (0, 1))
+        friction = dynamics.friction[:, None, None]
+        mass = dynamics.mass[:, None]
+        strength, damping = (x[:, None, None] for x in (dynamics.strength, dynamics.damping))
+        places = np.arange(nominal["actuator_gainprm"].shape[1])
+        gain, bias, rate = (places == i for i in range(3))
+        touching = ("geom_friction", "pair_friction")
         return {
-            "geom_friction": nominal["geom_friction"] * friction,
+            **{name: nominal[name] * friction for name in touching if name in nominal},
             "body_mass": nominal["body_mass"] * mass,
             "body_inertia": nominal["body_inertia"] * mass[:, :, None],
+            "body_ipos": nominal["body_ipos"] + self._trunk * dynamics.com[:, None, :],
+            "dof_damping": nominal["dof_damping"] * dynamics.damping[:, None],
             "actuator_gainprm": nominal["actuator_gainprm"] * xp.where(gain, strength, 1.0),
-            "actuator_biasprm": nominal["actuator_biasprm"] * xp.where(bias, strength, 1.0),
+            "actuator_biasprm": nominal["actuator_biasprm"]
+            * xp.where(bias, strength, xp.where(rate, damping, 1.0)),
         }
 
 
@@ -125,43 +134,52 @@ class CEngine(Engine):
             raise ValueError(f"threads={threads}; it must be at least 1")
         super().__init__(robot)
         self.threads = threads or max(1, cores // jax.local_device_count())
-        self._idle: dict[tuple[int, bool], list[Any]] = {}
+        self._idle: dict[tuple[int, bool], list[tuple[Any, np.ndarray]]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def _batch(self, size: int, randomised: bool) -> Any:
-        """A batch that nobody else uses: devices call at the same time."""
+        """A batch that nobody else uses, as devices call at the same time; and its dynamics."""
         key = (size, randomised)
         with self._lock:
             idle = self._idle.setdefault(key, [])
-            batch = idle.pop() if idle else None
+            batch, written = idle.pop() if idle else (None, np.full((size, 7), np.nan, np.float32))
         if batch is None:
             from mujoco.batch import Batch
 
             batch = Batch(self.robot.model, size, nthread=self.threads)
         try:
-            yield batch
+            yield batch, written
         finally:
             with self._lock:
-                self._idle[key].append(batch)
+                self._idle[key].append((batch, written))
+
+    def _write(self, batch: Any, written: np.ndarray, dynamics: Dynamics) -> None:
+        """Gives the worlds of a batch their models: those that began an episode, most do not."""
+        rows = np.concatenate([x.reshape(len(x), -1) for x in jax.tree.leaves(dynamics)], axis=1)
+        new = np.flatnonzero((rows != written).any(-1))
+        if len(new):
+            some = jax.tree.map(lambda x: x[new], dynamics)
+            for name, values in self._fields.of(np, some).items():
+                batch.expand(name)[new] = values
+            written[new] = rows[new]
 
     def _advance(
-        self, full: np.ndarray, target: np.ndarray, force: np.ndarray, domain: Domain | None
+        self, full: np.ndarray, target: np.ndarray, force: np.ndarray, dynamics: Dynamics | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         lead = target.shape[:-1]  # a callback may be mapped over more axes than one
         model, robot = self.robot.model, self.robot
         nq, nv = model.nq, model.nv
         rows = _as_doubles(full).reshape(-1, nq + 2 * nv)
-        with self._batch(len(rows), domain is not None) as batch:
+        with self._batch(len(rows), dynamics is not None) as (batch, written):
             batch.qpos[:], batch.qvel[:] = rows[:, :nq], rows[:, nq : nq + nv]
             batch.qacc_warmstart[:] = rows[:, nq + nv :]
             batch.ctrl[:] = target.reshape(len(rows), -1)
             batch.xfrc_applied[:, robot.base_body, :2] = force.reshape(len(rows), -1)
-            if domain is not None:
-                flat = (np.asarray(x) for x in jax.tree.leaves(domain))
-                merged = Domain(*(x.reshape(len(rows), *x.shape[len(lead) :]) for x in flat))
-                for name, values in self._fields.of(np, merged).items():
-                    batch.expand(name)[:] = values
+            if dynamics is not None:
+                leaves = [np.asarray(x) for x in jax.tree.leaves(dynamics)]
+                flat = (x.reshape(len(rows), *x.shape[len(lead) :]) for x in leaves)
+                self._write(batch, written, Dynamics(*flat))
             sensors = batch.bind("sensordata")
             batch.step(nstep=robot.substeps)
             new = np.concatenate([batch.qpos, batch.qvel, batch.qacc_warmstart], axis=-1)
@@ -171,10 +189,12 @@ class CEngine(Engine):
             for x in (_as_bits(new), reading.qpos, reading.qvel, reading.sensors)
         )  # pyright: ignore[reportReturnType]
 
-    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         like = (physics.full, *jax.tree.leaves(physics.reading))
         shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like)
-        given, structure = jax.tree.flatten((physics.full, target, force, domain))
+        given, structure = jax.tree.flatten((physics.full, target, force, dynamics))
         axes = [x.ndim for x in given]  # counted from the end, rows stay where they are
 
         def advance(pieces: list[list[Any]]) -> Any:
@@ -215,10 +235,12 @@ class LoopEngine(Engine):
         self.model = copy.copy(robot.model)  # its fields are written to
         self.data = mujoco().MjData(self.model)
 
-    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
         engine, model, data = mujoco(), self.model, self.data
         nq, nv = model.nq, model.nv
-        fields = {} if domain is None else self._fields.of(np, domain)
+        fields = {} if dynamics is None else self._fields.of(np, dynamics)
         rows = self.unpack(physics.full)
         full, sensors = np.empty_like(rows), np.empty((len(rows), model.nsensordata))
         for i, row in enumerate(rows):
@@ -280,8 +302,10 @@ class MjxEngine(Engine):
         baked = (self.robot.substeps, self.robot.base_body)
         return digest(metadata.version("mujoco-mjx"), code, *baked, content.tobytes())
 
-    def step(self, physics: Physics, target: Array, force: Array, domain: Domain | None) -> Physics:
-        full, sensors = self._mappable(physics.full, target, force, domain)
+    def step(
+        self, physics: Physics, target: Array, force: Array, dynamics: Dynamics | None
+    ) -> Physics:
+        full, sensors = self._mappable(physics.full, target, force, dynamics)
         nq, nv = self.robot.model.nq, self.robot.model.nv
         parts = (full[:, :nq], full[:, nq : nq + nv], sensors)
         return Physics(full, Reading(*(x.astype(jnp.float32) for x in parts)))
@@ -306,10 +330,10 @@ class MjxEngine(Engine):
         return advance
 
     def _advance(
-        self, full: Array, target: Array, force: Array, domain: Domain | None
+        self, full: Array, target: Array, force: Array, dynamics: Dynamics | None
     ) -> tuple[Array, Array]:
         """qpos, qvel and warm start side by side (B, ...), and sensors (B, ...)."""
-        fields = {} if domain is None else self._fields.of(jnp, domain)
+        fields = {} if dynamics is None else self._fields.of(jnp, dynamics)
         many = jax.vmap(self._one)
 
         # Mapped inside of the loop: the other way round, MJX is traced three times over.

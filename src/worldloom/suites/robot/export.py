@@ -1,19 +1,24 @@
 """Robot policies as bundles: a manifest, weights, the robot, and a runtime in numpy."""
 
-from collections.abc import Mapping, Sequence
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from worldloom import __version__
+from worldloom.core.files import plain
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
 from worldloom.serving import policy_runtime
 from worldloom.serving.bundle_folder import npz, with_manifest, write_folder
-from worldloom.serving.policy_export import check_no_onnx
+from worldloom.serving.onnx_export import OPSET, PACKAGES, require_onnx
 from worldloom.suites.robot import gait
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
+from worldloom.suites.robot.forces import torque_limits
+from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.task import SCALES, Task
+from worldloom.suites.robot.types import Rules
 
 if TYPE_CHECKING:
     from worldloom.training.run import Run
@@ -25,17 +30,19 @@ _OBSERVATION = {
     "joints": "joint positions less home, rad",
     "joint_speeds": "joint velocities, rad/s",
     "last_action": "the network's last answer, clipped to -1 .. 1; 0 at first",
-    "command": "wanted forward speed, m/s",
+    "command": "wanted forward speed, m/s; then speed to the left, m/s, and yaw rate, rad/s",
     "clock": "sine and cosine of the gait's phase; 0 while the command is 0",
 }
 
 
-def export(run: "Run", folder: str | Path, *, onnx: bool = False) -> Path:
+def export(run: "Run", folder: str | Path, *, onnx: bool | None = None) -> Path:
     """Writes the policy of a run as a bundle and returns its folder.
 
-    The runtime needs numpy alone: there is no ONNX file.
+    The runtime needs numpy alone. onnx: also the network as policy.onnx, which onnxruntime was
+    compared with; by default where the extra of that name is installed.
     """
-    check_no_onnx(run, onnx)
+    if onnx:
+        require_onnx()
     if run.config.settings.by_brax:
         raise ValueError(
             f"{run.folder} was learned by Brax's PPO, whose networks the numpy runtime does not "
@@ -50,8 +57,17 @@ def export(run: "Run", folder: str | Path, *, onnx: bool = False) -> Path:
         *hidden, last = agents.actor
         means = {name: array[..., : world.robot.num_joints] for name, array in last.items()}
         params, options = (*hidden, means), {"activation": "relu", "squash": True}
+    if onnx is None:
+        onnx = all(importlib.util.find_spec(name) for name in PACKAGES)
     return export_policy(
-        folder, world.robot, world.task, params, normaliser=agents.normaliser, **options
+        folder,
+        world.robot,
+        world.task,
+        params,
+        normaliser=agents.normaliser,
+        rules=world.params.rules,
+        onnx=onnx,
+        **options,
     )
 
 
@@ -64,13 +80,17 @@ def export_policy(
     activation: str,
     squash: bool = False,
     normaliser: Normaliser | None = None,
+    rules: Rules | None = None,
+    onnx: bool = False,
 ) -> Path:
     """Writes the bundle of a policy, whole or not at all, and returns its folder.
 
     params: flax parameters with an `ActorCritic` for a vector of actions somewhere inside, or
     layers from first to last; `activation` is that network's, and `squash` puts a tanh at its end.
     normaliser: of the observations it was trained with, either of what the policy sees or of the
-    whole `Observation`. A bundle that is there already is replaced; anything else is left alone.
+    whole `Observation`. rules: those it was trained with, else the task's. onnx: also as ONNX,
+    from an observation to an action in -1 .. 1. A bundle that is there already is replaced;
+    anything else is left alone.
     """
     layers = policy_layers(params)
     arrays = {f"kernel_{i}": kernel for i, (kernel, _) in enumerate(layers)}
@@ -93,8 +113,52 @@ def export_policy(
         "robot.xml": robot.xml.encode(),
         "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
     }
-    manifest = _manifest(robot, task) | {"network": network}
+    manifest = _manifest(robot, task, rules or task.rules(robot)) | {"network": network}
+    if onnx:
+        forward = policy_runtime.Policy(json.loads(json.dumps(plain(manifest))), arrays).forward
+        files["policy.onnx"] = policy_onnx(arrays, network, forward)
     return write_folder(folder, with_manifest(manifest, files))
+
+
+def policy_onnx(
+    arrays: Mapping[str, np.ndarray],
+    network: Mapping[str, Any],
+    forward: Callable[[np.ndarray], np.ndarray],
+) -> bytes:
+    """The network as an ONNX model from `obs` (batch, n) to `action` (batch, m), within -1 .. 1.
+
+    Observations are those of the manifest; normalisation is inside. A ValueError unless onnxruntime
+    answers as the numpy runtime does.
+    """
+    import jax.numpy as jnp
+    import onnxruntime
+
+    from worldloom.nn.layers import ACTIVATIONS
+    from worldloom.serving.onnx_convert import build
+
+    layers = [
+        (arrays[f"kernel_{i}"], arrays[f"bias_{i}"]) for i in range(len(network["layers"]) - 1)
+    ]
+
+    def run(x: Any) -> tuple[Any]:
+        if network["observation_limit"] is not None:
+            limit, gain = network["observation_limit"], 1.0 / np.sqrt(arrays["var"] + EPSILON)
+            x = jnp.clip((x - arrays["mean"]) * gain, -limit, limit)
+        for kernel, bias in layers[:-1]:
+            x = ACTIVATIONS[network["activation"]](x @ kernel + bias)
+        x = x @ layers[-1][0] + layers[-1][1]
+        return (jnp.clip(jnp.tanh(x) if network["squash"] else x, -1.0, 1.0),)
+
+    rows = np.random.default_rng(0).normal(size=(64, network["layers"][0])).astype(np.float32)
+    model = build(run, {"obs": rows}, ["action"], OPSET)
+    model.doc_string = "A robot's policy; manifest.json says what it sees and does."
+    stored = model.SerializeToString()
+    session = onnxruntime.InferenceSession(stored, providers=["CPUExecutionProvider"])
+    answers: Any = session.run(["action"], {"obs": rows})[0]
+    gap = np.abs(answers - np.stack([np.clip(forward(row), -1.0, 1.0) for row in rows])).max()
+    if not gap <= 1e-5:
+        raise ValueError(f"export: onnxruntime's actions are off by {gap:.2g}; export without ONNX")
+    return stored
 
 
 def policy_layers(
@@ -159,14 +223,16 @@ def _check(
         )
 
 
-def _manifest(robot: Robot, task: Task) -> dict[str, Any]:
+def _manifest(robot: Robot, task: Task, rules: Rules) -> dict[str, Any]:
+    model, limits = robot.model, torque_limits(robot)
+    directions = ("command", "sideways", "turn")[: task.directions]
     return {
         "kind": policy_runtime.KIND,
         "version": policy_runtime.VERSION,
         "worldloom": __version__,
         "robot": robot.name,
         "task": task.name,
-        "control": {"rate_hz": round(1.0 / CONTROL_SECONDS), "seconds": CONTROL_SECONDS},
+        "control": {"rate_hz": robot.control_hz, "seconds": robot.control_seconds},
         "quaternion": {
             "order": "wxyz",
             "meaning": "from the base's frame into the world's; x forward, y left, z up",
@@ -189,9 +255,25 @@ def _manifest(robot: Robot, task: Task) -> dict[str, Any]:
             "upper": robot.upper,
         },
         "gait": {
-            "period": gait.PERIOD,
+            "period": gait.PERIOD * robot.time_scale,
             "stance": gait.STANCE,
+            "pace": float(rules.pace),
+            "pace_speed": gait.PACE_SPEED * robot.time_scale,
             "meaning": "seconds of a cycle, and the share of it that a foot stands; the phase goes "
-            "on by seconds / period a step while the command is above 0",
+            "on by seconds / period a step, times 1 + pace * min(speed / pace_speed, 1), while the "
+            "command is not 0",
+        },
+        "servos": {
+            "stiffness": model.actuator_gainprm[:, 0],
+            "damping": -model.actuator_biasprm[:, 2],
+            "torque": [float(x) if np.isfinite(x) else None for x in limits],
+            "meaning": "torque = clip(stiffness * (target - angle) - damping * speed), Nm/rad, "
+            "Nm s/rad and Nm",
+        },
+        "trained": {
+            "command": [np.asarray(getattr(rules, name)) for name in directions],
+            "latency": np.asarray(rules.latency) * float(rules.randomise > 0.0),
+            "meaning": "least and most of each number of a command; steps of control from a "
+            "reading to the servos",
         },
     }

@@ -14,8 +14,8 @@ from worldloom.suites.robot.types import Array, Reading
 TOUCH = 0.5  # N on a foot that count as a contact
 FIRM = 0.05  # of the weight on a foot: that counts as half a contact
 
-# What counts as a difference of 1, in rad, rad/s, m/s and m. A reference may hold its height to the
-# millimetre: told apart by that alone, every policy would be a fake.
+# What counts as a difference of 1, in rad, rad/s, m/s and m, for the biped's size. A reference may
+# hold its height to the millimetre: told apart by that alone, every policy would be a fake.
 SCALES = {
     "joints": 0.15, "joint_speeds": 2.0, "velocity": 0.15, "turning": 0.5, "height": 0.02,
     "gravity": 0.08, "foot_height": 0.02, "contact": 0.5,
@@ -40,10 +40,16 @@ def feet(xp: Any, robot: Robot, reading: Reading) -> Array:
     return xp.stack([reading.sensors[..., place] for place in robot.foot_position], axis=-2)
 
 
+def loads(xp: Any, robot: Robot, sensors: Array) -> Array:
+    """The force on each foot, (..., 2), N, from what its sensors say."""
+    feet = (sum(gain * xp.abs(sensors[..., i]) for i, gain in foot) for foot in robot.contacts)
+    return xp.stack(list(feet), axis=-1)
+
+
 def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
     """Of a reading (...): velocity in the frame of the heading, (..., 3); turning and the direction
     down in the frame of the base; joints from home; heights of base and soles above those at home;
-    the force on each foot, N.
+    the distance between the feet from side to side; the force on each foot, N.
     """
     sensors = reading.sensors
     quaternion = sensors[..., robot.orientation]
@@ -61,7 +67,9 @@ def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
         "gravity": into_frame(xp, quaternion, down),
         "feet": places,
         "foot_height": places[..., 2] - np.float32(robot.home_foot_height),
-        "touch": xp.stack([sensors[..., i] for i in robot.touch], axis=-1),
+        "feet_apart": cos * (places[..., 0, 1] - places[..., 1, 1])
+        - sin * (places[..., 0, 0] - places[..., 1, 0]),
+        "touch": loads(xp, robot, sensors),
     }
 
 
@@ -82,7 +90,12 @@ def features(xp: Any, robot: Robot, reading: Reading) -> Array:
     parts["height"] = parts["height"][..., None]
     touch = parts["touch"]
     parts["contact"] = touch / (touch + np.float32(FIRM * robot.mass * GRAVITY))
-    scaled = [parts[name] / np.float32(scale) for name, scale in SCALES.items()]
+    units = {"joint_speeds": 1.0 / robot.time_scale, "turning": 1.0 / robot.time_scale}
+    units |= {"velocity": robot.time_scale}
+    units |= dict.fromkeys(("height", "foot_height"), robot.length_scale)
+    scaled = [
+        parts[name] / np.float32(scale * units.get(name, 1.0)) for name, scale in SCALES.items()
+    ]
     return xp.concatenate(scaled, axis=-1).astype(np.float32)
 
 

@@ -22,8 +22,7 @@ from worldloom.core.files import atomic_path
 from worldloom.core.names import suggest
 from worldloom.report.gif import save_gif
 from worldloom.suites.robot.drawing import drawings
-from worldloom.suites.robot.evaluate import COMMANDS
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
+from worldloom.suites.robot.model import Robot, mujoco
 from worldloom.suites.robot.recording import record_episodes
 from worldloom.suites.robot.replay import write_replay
 from worldloom.suites.robot.shapes import moving_shapes
@@ -61,7 +60,7 @@ def film_run(run: "Run", path: str | Path, seed: int = 0) -> Path:
     Of several episodes the film shows the median by return: neither luck nor bad luck.
     """
     shown, path = _shown_world(run.problem.env.base), Path(path)
-    steps = round(FILM_SECONDS / CONTROL_SECONDS)
+    steps = round(FILM_SECONDS / shown.robot.control_seconds)
     seeds = [(seed + i) % 2**32 for i in range(EPISODES)]
     recordings = record_episodes(shown, run.act, seeds, steps)
     worst, *_, best = ranked = sorted(recordings, key=lambda recording: recording.total)
@@ -74,9 +73,9 @@ def film_run(run: "Run", path: str | Path, seed: int = 0) -> Path:
 
 def _shown_world(world: RobotWorld) -> RobotWorld:
     """The world to film: a walk in the middle of what is evaluated, and never standing still."""
-    if world.task.command == (0.0, 0.0):
+    if not world.task.moves or world.task.directions > 1:
         return world
-    middle = jnp.full(2, sum(COMMANDS) / 2, jnp.float32)
+    middle = jnp.full(2, world.params.rules.command.mean(), jnp.float32)
     rules = world.params.rules.replace(command=middle, still=jnp.float32(0.0))
     return replace(world, params=world.params.replace(rules=rules))
 
@@ -91,7 +90,7 @@ class Film:
 
 
 def film(robot: Robot, qpos: np.ndarray, path: str | Path, look: Look = "auto") -> Film:
-    """Films qpos (T, nq), 50 rows a second, into `path` with the endings .gif and .mp4.
+    """Films qpos (T, nq), at its rate of control, into `path` with the endings .gif and .mp4.
 
     look: `mujoco` renders, `drawing` draws from the side, `auto` renders where that works.
     """
@@ -121,10 +120,10 @@ def film(robot: Robot, qpos: np.ndarray, path: str | Path, look: Look = "auto") 
             Image.fromarray(frame).resize(GIF_SIZE, Image.Resampling.LANCZOS)
             for frame in frames[::GIF_EVERY]
         ]
-        period = round(1000 * CONTROL_SECONDS * EVERY * GIF_EVERY)
+        period = round(1000 * robot.control_seconds * EVERY * GIF_EVERY)
         gif, mp4 = save_gif(small, path.with_suffix(".gif"), period), path.with_suffix(".mp4")
         try:
-            _encode(raw, mp4)
+            _encode(raw, mp4, robot.control_seconds)
         except (RuntimeError, OSError) as why:
             notes.append(f"no MP4: {why}")
             mp4 = None
@@ -147,12 +146,12 @@ def _render(robot: Robot, qpos: np.ndarray, frames: Path) -> None:
     raise RuntimeError("; ".join(reasons))
 
 
-def _encode(frames: Path, path: Path) -> None:
+def _encode(frames: Path, path: Path, seconds: float) -> None:
     """Writes an MP4 that browsers play, whole or not at all."""
     ffmpeg = encoder()
     if ffmpeg is None:
         raise RuntimeError("there is no ffmpeg; install it, or pip install imageio-ffmpeg")
-    size, rate = "x".join(map(str, SIZE)), 1.0 / (EVERY * CONTROL_SECONDS)
+    size, rate = "x".join(map(str, SIZE)), 1.0 / (EVERY * seconds)
     given = shlex.split(f"-y -loglevel error -f rawvideo -pix_fmt rgb24 -s {size} -r {rate:g} -i")
     made = shlex.split("-an -c:v libx264 -crf 21 -pix_fmt yuv420p -movflags +faststart -f mp4")
     with atomic_path(path) as draft:

@@ -1,4 +1,4 @@
-"""The clock of a walk, over either array library: who swings when, and how high.
+"""The clock of a gait, over either array library: who swings when, and how high.
 
 A cycle has two steps. The left foot follows the phase, the right one is half a cycle ahead; a foot
 stands while its own phase is below STANCE and swings for the rest.
@@ -7,11 +7,14 @@ stands while its own phase is below STANCE and swings for the rest.
 import math
 from typing import Any
 
+import numpy as np
+
 from worldloom.suites.robot.types import Array
 
 PERIOD = 0.72  # seconds of a cycle
 STANCE = 0.6  # of a cycle; what exceeds a half is double support
 SWING_HEIGHT = 0.04  # m
+PACE_SPEED = 0.4  # m/s: the speed at which `Rules.pace` is in full effect
 
 
 def foot_phases(xp: Any, phase: Array) -> Array:
@@ -30,7 +33,18 @@ def swing_height(xp: Any, progress: Array) -> Array:
     return SWING_HEIGHT * 0.5 * (1.0 - xp.cos(2.0 * math.pi * progress))
 
 
-def advance(xp: Any, phase: Array, seconds: float) -> Array:
-    """The phase some time later."""
-    later = phase + seconds / PERIOD
-    return later - xp.floor(later)
+def advance(xp: Any, phase: Array, seconds: float, command: Array, pace: Array) -> Array:
+    """The phase some time later, at a command (..., 3): a command to stand stops the clock.
+
+    seconds, command: for a robot of the biped's size. Faster walks, sideways and backwards too,
+    take quicker steps, by `pace` at PACE_SPEED.
+    """
+    speed = xp.sqrt((command[..., :2] ** 2).sum(-1))
+    quicker = 1.0 + pace * xp.minimum(speed / PACE_SPEED, 1.0)
+    later = phase + quicker * np.float32(seconds / PERIOD)
+    return xp.where(walks(xp, command), later - xp.floor(later), phase)
+
+
+def walks(xp: Any, command: Array) -> Array:
+    """Whether a command (..., 3) is not to stand."""
+    return (xp.abs(command) > 0.0).any(-1)

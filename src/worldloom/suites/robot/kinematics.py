@@ -7,14 +7,15 @@ of it is periodic but for the way made, and follows the clock of `gait`.
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from worldloom.suites.robot import gait
 from worldloom.suites.robot.model import Robot, mujoco
+from worldloom.suites.robot.model_checks import GRAVITY
 
-GRAVITY = 9.81  # m/s^2
 REFINEMENTS = 4  # of the base, until the centre of mass is where the pendulum has it
 
 
@@ -115,8 +116,10 @@ def synthesise(robot: Robot, speed: float) -> Cycle:
     """A walk at `speed`, m/s, sampled at the engine's own step."""
     engine, legs = mujoco(), legs_of(robot)
     model, data = robot.model, engine.MjData(robot.model)
-    count = round(gait.PERIOD / model.opt.timestep)
-    steps = footsteps(legs, speed, np.arange(count) / count)
+    period = gait.PERIOD * robot.time_scale
+    count = round(period / model.opt.timestep)
+    rate = partial(changes, period=period)
+    steps = footsteps(legs, robot, speed, np.arange(count) / count)
 
     def middle(base: np.ndarray, joints: np.ndarray) -> np.ndarray:
         """The centre of mass (3,)."""
@@ -126,7 +129,7 @@ def synthesise(robot: Robot, speed: float) -> Cycle:
         return data.subtree_com[robot.base_body].copy()
 
     height = middle(robot.home[:3], robot.home_joints)[2]
-    goal = balanced(steps.support, height)
+    goal = balanced(steps.support, height, period)
     base = np.column_stack([goal, np.full(count, robot.home_height)])
     joints = np.tile(robot.home_joints, (count, 1))
     for _ in range(REFINEMENTS):
@@ -135,7 +138,7 @@ def synthesise(robot: Robot, speed: float) -> Cycle:
         if not np.isfinite(joints).all():
             raise ValueError(
                 f"{robot.name}: a walk at {speed:g} m/s takes strides of "
-                f"{speed * gait.PERIOD:.2f} m, which its legs do not reach; walk slower"
+                f"{speed * period:.2f} m, which its legs do not reach; walk slower"
             )
         middles = np.stack([middle(*both) for both in zip(base, joints, strict=True)])
         base[:, :2] += goal - middles[:, :2]
@@ -146,14 +149,16 @@ def synthesise(robot: Robot, speed: float) -> Cycle:
     return Cycle(speed, base, joints, np.clip(joints + ahead, robot.lower, robot.upper))
 
 
-def footsteps(legs: tuple[Leg, Leg], speed: float, phase: np.ndarray) -> Footsteps:
+def footsteps(legs: tuple[Leg, Leg], robot: Robot, speed: float, phase: np.ndarray) -> Footsteps:
     """Strides straight ahead at `phase` (S,), each foot in its hip's track."""
     own, swung = gait.foot_phases(np, phase), gait.swing_progress(np, phase)
     moved = swung**3 * (10.0 - 15.0 * swung + 6.0 * swung**2)  # from rest to rest, with least jerk
     # In the middle of its stance a foot is under the base.
-    x = speed * gait.PERIOD * (0.5 * gait.STANCE - own + moved) + [leg.sole[0] for leg in legs]
+    stride = speed * gait.PERIOD * robot.time_scale
+    x = stride * (0.5 * gait.STANCE - own + moved) + [leg.sole[0] for leg in legs]
     y = np.broadcast_to([leg.hip[1] + leg.sole[1] for leg in legs], x.shape)
-    soles = np.stack([x, y, gait.swing_height(np, swung)], axis=-1)
+    lift = robot.length_scale * gait.swing_height(np, swung)
+    soles = np.stack([x, y, lift], axis=-1)
     # The weight passes over while both feet stand.
     both = gait.STANCE - 0.5
     left = np.interp(phase, [0.0, both, 0.5, 0.5 + both, 1.0], [0.0, 1.0, 1.0, 0.0, 0.0])
@@ -161,19 +166,19 @@ def footsteps(legs: tuple[Leg, Leg], speed: float, phase: np.ndarray) -> Footste
     return Footsteps(soles, load, (load[..., None] * soles[..., :2]).sum(1))
 
 
-def balanced(support: np.ndarray, height: float) -> np.ndarray:
+def balanced(support: np.ndarray, height: float, period: float = gait.PERIOD) -> np.ndarray:
     """The one periodic course (S, 2) of a pendulum's mass for a periodic point of support (S, 2).
 
     Frequency by frequency, c'' = w^2 (c - p) says c = p / (1 + (frequency / w)^2).
     """
-    waves = 2.0 * math.pi * np.arange(len(support) // 2 + 1) / gait.PERIOD
+    waves = 2.0 * math.pi * np.arange(len(support) // 2 + 1) / period
     gain = 1.0 / (1.0 + waves**2 * height / GRAVITY)
     return np.fft.irfft(np.fft.rfft(support, axis=0) * gain[:, None], n=len(support), axis=0)
 
 
-def rate(values: np.ndarray) -> np.ndarray:
+def changes(values: np.ndarray, period: float = gait.PERIOD) -> np.ndarray:
     """How fast samples (S, ...) of a cycle change, per second."""
-    step = gait.PERIOD / len(values)
+    step = period / len(values)
     return (np.roll(values, -1, axis=0) - np.roll(values, 1, axis=0)) / (2.0 * step)
 
 
@@ -190,6 +195,7 @@ def _torques(
     engine, model = mujoco(), robot.model
     data = engine.MjData(model)
     way = np.array([speed, 0.0, 0.0])
+    rate = partial(changes, period=gait.PERIOD * robot.time_scale)
     base_rate, joint_rate = rate(base) + way, rate(joints)
     base_pull, joint_pull = rate(base_rate), rate(joint_rate)
     torque = np.empty_like(joints)

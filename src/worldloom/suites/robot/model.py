@@ -5,8 +5,7 @@ nothing below this file asks MuJoCo for a name.
 """
 
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,23 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.core.files import check_memory
-from worldloom.core.names import listed, one_line, shown, suggest
+from worldloom.core.names import listed, one_line
 from worldloom.core.yaml_nodes import parse_yaml, read_text
+from worldloom.suites.robot.mjcf import is_motor, make_servos, mujoco, read_model, whole_text
+from worldloom.suites.robot.model_checks import (
+    CONTROL_HZ,
+    as_list,
+    by_ending,
+    check,
+    newtons,
+    touching,
+)
 
 ASSETS = Path(__file__).parent / "assets"
-CONTROL_SECONDS = 0.02  # 50 decisions a second
-
-
-def mujoco() -> Any:
-    """The engine's Python module, imported when it is first needed."""
-    try:
-        import mujoco as engine
-    except ImportError as error:
-        raise ValueError(
-            'the robot suite needs MuJoCo, which is not installed; pip install "worldloom[robot]"'
-        ) from error
-    return engine
+# Of the biped: what is a number in metres, seconds or newtons in the tasks is that of its size.
+BIPED_HEIGHT, BIPED_MASS = 0.4626, 3.977  # of the base at home, m; kg
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +38,7 @@ class Robot:
     """
 
     name: str
-    xml: str
+    xml: str  # with what it includes
     mapping: str  # the text of the file that names things in it
     model: Any = field(repr=False)  # mujoco.MjModel
     joints: tuple[str, ...]
@@ -56,9 +53,11 @@ class Robot:
     foot_geoms: tuple[int, ...]  # those that touch the floor
     gyro: slice  # places in sensordata
     orientation: slice
-    touch: tuple[int, int]
+    # Of each foot, places in sensordata and what makes newtons of the number there.
+    contacts: tuple[tuple[tuple[int, float], ...], ...]
     foot_position: tuple[slice, slice]
     legs: tuple[tuple[int, ...], tuple[int, ...]]  # places among the joints; () if not named
+    control_seconds: float  # between two decisions
 
     @property
     def num_joints(self) -> int:
@@ -67,7 +66,29 @@ class Robot:
     @property
     def substeps(self) -> int:
         """Steps of the engine in one of control."""
-        return max(1, round(CONTROL_SECONDS / self.model.opt.timestep))
+        return max(1, round(self.control_seconds / self.model.opt.timestep))
+
+    @property
+    def control_hz(self) -> int:
+        return round(1.0 / self.control_seconds)
+
+    # Lengths, times, speeds and forces of a robot of another size follow from those of the biped:
+    # equal Froude numbers, equal shares of the weight.
+
+    @cached_property
+    def length_scale(self) -> float:
+        """Its height over the biped's; 1 for that."""
+        return round(self.home_height / BIPED_HEIGHT, 9)
+
+    @cached_property
+    def time_scale(self) -> float:
+        """Its times over the biped's; of speeds, too."""
+        return math.sqrt(self.length_scale)
+
+    @cached_property
+    def weight_scale(self) -> float:
+        """Its weight over the biped's; of forces."""
+        return round(self.mass / BIPED_MASS, 9)
 
     @property
     def home_joints(self) -> np.ndarray:
@@ -97,16 +118,34 @@ class Robot:
         It needs those between base and feet that turn about the axis from side to side.
         """
         model, data = self.model, self._at_home
-        legs = set()  # the bodies between the base, which is not among them, and the feet
-        for body in self.foot_bodies:
-            while body not in (0, self.base_body):
-                legs.add(body)
-                body = int(model.body_parentid[body])
         acted = model.actuator_trnid[:, 0]
         across = data.xmat[self.base_body].reshape(3, 3)[:, 1]
         pitch = np.abs(data.xaxis[acted] @ across) > math.cos(math.pi / 4)
-        in_leg = np.isin(model.jnt_bodyid[acted], list(legs))
+        in_leg = np.isin(model.jnt_bodyid[acted], list(self.leg_bodies))
         return (~(pitch & in_leg)).astype(np.float32)
+
+    @cached_property
+    def leg_bodies(self) -> frozenset[int]:
+        """Those from the base, which is not among them, to the feet."""
+        legs = set()
+        for body in self.foot_bodies:
+            while body not in (0, self.base_body):
+                legs.add(body)
+                body = int(self.model.body_parentid[body])
+        return frozenset(legs)
+
+    @cached_property
+    def trunk(self) -> np.ndarray:
+        """(nbody,) bool: bodies that the legs carry: the base, and what hangs on it besides."""
+        bodies = np.arange(self.model.nbody)
+        return (bodies > 0) & ~np.isin(bodies, list(self.leg_bodies))
+
+    @cached_property
+    def home_foot_distance(self) -> float:
+        """From side to side between the feet's position sensors, in the home pose, m."""
+        left, right = (self._at_home.sensordata[place] for place in self.foot_position)
+        across = self._at_home.xmat[self.base_body].reshape(3, 3)[:, 1]
+        return abs(float((left - right) @ across))
 
     @cached_property
     def mass(self) -> float:
@@ -126,7 +165,7 @@ def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
     """
     mjcf = Path(mjcf)
     mapping = Path(mapping) if mapping is not None else mjcf.with_suffix(".yaml")
-    model, names = _read_model(mjcf), _read_mapping(mapping)
+    model, names = read_model(mjcf), _read_mapping(mapping)
     problems = check(model, names)
     if not problems:
         robot = _look_up(mjcf, mapping, model, names)
@@ -135,28 +174,6 @@ def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
             return robot
     reasons = listed(problems, 220, "; ")
     raise ValueError(f"{mjcf.name} with {mapping.name} is no robot to train: {reasons}")
-
-
-def _read_model(path: Path) -> Any:
-    if not path.is_file():
-        raise ValueError(f"there is no MJCF file {path}")
-    engine = mujoco()
-    read_text(path)  # a ValueError if it is none
-    engine.set_mju_user_warning(_warn)
-    try:
-        model = engine.MjModel.from_xml_path(str(path))
-    except Exception as error:  # of several kinds, all of MuJoCo's
-        raise ValueError(f"MuJoCo does not read {path}: {one_line(error, 180)}") from None
-    check_memory(path, model.narena + model.nbuffer)
-    # A simulation that diverges stays so: the world sees it, ends the episode and counts it. MuJoCo
-    # would put the robot back in its default pose instead, and write a log into the folder.
-    model.opt.disableflags |= engine.mjtDisableBit.mjDSBL_AUTORESET
-    return model
-
-
-def _warn(message: str) -> None:
-    if not message.startswith(("Nan, Inf or huge value", "XML contains a 'NaN'")):  # told below
-        print(f"MuJoCo: {message}", file=sys.stderr)
 
 
 def _read_mapping(path: Path) -> Mapping[str, Any]:
@@ -171,141 +188,6 @@ def _read_mapping(path: Path) -> Mapping[str, Any]:
     return names
 
 
-# Checks ----------------------------------------------------------------------------------------
-
-# No number of a model is larger; MuJoCo itself takes larger ones in a state for a divergence.
-LARGEST = 1e10
-_SENSORS = {"gyro": 3, "orientation": 4, "touch": 1, "position": 3}  # numbers of each
-
-
-def check(model: Any, names: Mapping[str, Any]) -> list[str]:
-    """Everything that keeps this model from being trained with, in words; empty if nothing does."""
-    engine = mujoco()
-    kinds = {
-        "body": (model.body, model.nbody),
-        "sensor": (model.sensor, model.nsensor),
-        "keyframe": (model.key, model.nkey),
-        "joint": (model.joint, model.njnt),
-    }
-    problems = [f"{name} is not finite, or too large" for name in _not_finite(model)]
-    if problems:
-        return problems
-
-    def find(kind: str, name: Any, role: str) -> int | None:
-        if not isinstance(name, str):
-            problems.append(f"the mapping names no {role} (a {kind})")
-            return None
-        one, count = kinds[kind]
-        known = {one(i).name: i for i in range(count) if one(i).name}
-        if name in known:
-            return known[name]
-        hint = suggest(name, known) if known else f"the model has no {kind}"
-        problems.append(f"there is no {kind} {shown(name)} for {role}; {hint}")
-        return None
-
-    def find_sensor(name: Any, kind: str, role: str) -> None:
-        number = find("sensor", name, role)
-        if number is not None and model.sensor_dim[number] != _SENSORS[kind]:
-            problems.append(
-                f"sensor {name!r} gives {model.sensor_dim[number]} numbers, "
-                f"{role} needs {_SENSORS[kind]}"
-            )
-
-    base = find("body", names.get("base"), "base")
-    root = -1 if base is None else model.body_jntadr[base]
-    if base is not None and (root < 0 or model.jnt_type[root] != engine.mjtJoint.mjJNT_FREE):
-        problems.append(f"body {names['base']!r} has no free joint, so it cannot fall")
-    elif base is not None and model.jnt_qposadr[root] != 0:
-        problems.append(
-            f"the free joint of body {names['base']!r} is not the model's first joint; put that "
-            "body first in the worldbody"
-        )
-    find("keyframe", names.get("home"), "home")
-    sensors = _mapping_of(names.get("sensors"))
-    for role in ("gyro", "orientation"):
-        find_sensor(sensors.get(role), role, role)
-    feet = names.get("feet")
-    if not isinstance(feet, Sequence) or len(feet) != 2:
-        problems.append("the mapping must list two feet, left and right")
-    else:
-        for side, foot in zip(("left", "right"), map(_mapping_of, feet), strict=True):
-            body = find("body", foot.get("body"), f"the {side} foot")
-            if body is not None and not _touching(model)[model.geom_bodyid == body].any():
-                problems.append(
-                    f"body {foot['body']!r}, the {side} foot, has no geom that can touch anything; "
-                    "name the body of the sole, whose geoms have a contype or conaffinity"
-                )
-            for kind in ("touch", "position"):
-                find_sensor(foot.get(kind), kind, f"{kind} of the {side} foot")
-    moved = model.actuator_trnid[model.actuator_trntype == engine.mjtTrn.mjTRN_JOINT, 0]
-    legs = names.get("legs") or []
-    if not isinstance(legs, list) or not all(isinstance(leg, list) for leg in legs):
-        problems.append(f"legs is {shown(legs)}; it must be two lists of joints, or be left out")
-        legs = []
-    scales = names.get("action") or {}
-    if not isinstance(scales, Mapping) or not all(map(_is_scale, scales.values())):
-        problems.append(f"action is {shown(scales)}; it must be joints with a number above 0 each")
-    for leg in legs:
-        for joint in leg:
-            number = find("joint", joint, "a leg")
-            if number is not None and number not in moved:
-                problems.append(f"no actuator moves joint {joint!r} of a leg")
-    if model.nu == 0:
-        problems.append("the model has no actuators")
-    for i in range(model.nu):
-        joint, gain = model.actuator_trnid[i, 0], model.actuator_gainprm[i, 0]
-        by_joint = model.actuator_trntype[i] == engine.mjtTrn.mjTRN_JOINT
-        hinge = by_joint and model.jnt_type[joint] == engine.mjtJoint.mjJNT_HINGE
-        servo = gain > 0 and model.actuator_biasprm[i, 1] == -gain
-        named = f"actuator {model.actuator(i).name!r}"
-        if not (hinge and servo and model.actuator_ctrllimited[i]):
-            problems.append(f"{named} is not a position servo of one hinge with a control range")
-        if model.actuator_actnum[i] > 0:
-            problems.append(
-                f"{named} has a state of its own, which no engine here keeps; leave out its time "
-                "constant or other dynamics"
-            )
-    if model.nhistory > 0:
-        problems.append(
-            "actuators or sensors are delayed, and no engine here keeps their past; leave out the "
-            "delays (`randomise` has worlds with late targets)"
-        )
-    steps = CONTROL_SECONDS / max(model.opt.timestep, 1e-9)
-    if abs(steps - round(steps)) > 1e-6 or not 1 <= steps <= 1000:
-        problems.append(
-            f"a timestep of {model.opt.timestep:g} s does not divide {CONTROL_SECONDS:g} s"
-        )
-    return problems
-
-
-def _is_scale(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST
-
-
-def _not_finite(model: Any) -> list[str]:
-    """Names of the model's numbers that no simulation can start with."""
-    parts = {"": model, "option ": model.opt}
-    numbers = {f"{at}{name}": getattr(part, name) for at, part in parts.items()
-               for name in _float_fields(type(part), part)}  # fmt: skip
-    return [name for name, value in numbers.items() if not (np.abs(value) <= LARGEST).all()]
-
-
-_FIELDS: dict[type, list[str]] = {}
-
-
-def _float_fields(kind: type, example: Any) -> list[str]:
-    """The fields of a MuJoCo struct that hold floats; found out once."""
-    if kind not in _FIELDS:
-        names = [name for name in dir(kind) if not name.startswith("_")]
-        values = {name: getattr(example, name) for name in names}
-        _FIELDS[kind] = [
-            name
-            for name, value in values.items()
-            if isinstance(value, float) or getattr(getattr(value, "dtype", None), "kind", "") == "f"
-        ]
-    return _FIELDS[kind]
-
-
 def _check_home(robot: "Robot") -> list[str]:
     """What the home pose shows: that the engine can start from it."""
     try:
@@ -317,41 +199,32 @@ def _check_home(robot: "Robot") -> list[str]:
     return [] if robot.home_height > 0.0 else ["the base of its home pose is not above the floor"]
 
 
-def _mapping_of(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _touching(model: Any) -> np.ndarray:
-    """(ngeom,) bool: geoms that can touch others."""
-    return (model.geom_contype | model.geom_conaffinity) != 0
-
-
 # Looking up ------------------------------------------------------------------------------------
 
 
 def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) -> Robot:
     acted = model.actuator_trnid[:, 0]
     joints = tuple(model.joint(j).name for j in acted)
+    motors = [i for i in range(model.nu) if is_motor(model, i)]
+    make_servos(model, {i: by_ending(names.get("gains"), joints[i]) for i in motors})
     lower, upper = model.actuator_ctrlrange.T.copy()
 
     def places(sensor: str) -> slice:
         start = int(model.sensor(sensor).adr[0])
         return slice(start, start + int(model.sensor(sensor).dim[0]))
 
-    scales = _mapping_of(names.get("action"))
+    def touch(foot: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+        sensors = (int(model.sensor(name).id) for name in as_list(foot["touch"]))
+        return tuple(place for place in (newtons(model, i) for i in sensors) if place)
 
-    def scale_of(joint: str) -> float:
-        """Of its name, of what its name ends in, or the default."""
-        fitting = (scale for end, scale in scales.items() if joint.endswith(end))
-        return next(fitting, scales.get("default", 0.25))
-
+    scales = [by_ending(names.get("action"), joint, 0.25) for joint in joints]
     feet = names["feet"]
     bodies = tuple(int(model.body(foot["body"]).id) for foot in feet)
-    soles = np.flatnonzero(np.isin(model.geom_bodyid, bodies) & _touching(model))
+    soles = np.flatnonzero(np.isin(model.geom_bodyid, bodies) & touching(model))
     legs = [tuple(joints.index(joint) for joint in leg) for leg in names.get("legs") or ()]
     return Robot(
         name=mjcf.stem,
-        xml=mjcf.read_text(),
+        xml=whole_text(mjcf),
         mapping=mapping.read_text(),
         model=model,
         joints=joints,
@@ -360,13 +233,14 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
         home=model.key(names["home"]).qpos.copy(),
         lower=lower,
         upper=upper,
-        action_scale=np.array([scale_of(joint) for joint in joints], np.float64),
+        action_scale=np.array(scales, np.float64),
         base_body=int(model.body(names["base"]).id),
         foot_bodies=(bodies[0], bodies[1]),
         foot_geoms=tuple(int(i) for i in soles),
         gyro=places(names["sensors"]["gyro"]),
         orientation=places(names["sensors"]["orientation"]),
-        touch=(places(feet[0]["touch"]).start, places(feet[1]["touch"]).start),
+        contacts=tuple(touch(foot) for foot in feet),
         foot_position=(places(feet[0]["position"]), places(feet[1]["position"])),
         legs=(legs[0], legs[1]) if len(legs) == 2 else ((), ()),
+        control_seconds=1.0 / names.get("control_hz", CONTROL_HZ),
     )

@@ -18,12 +18,12 @@ from worldloom.core.files import atomic_path
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.engines import Engine
-from worldloom.suites.robot.features import TOUCH, feet
-from worldloom.suites.robot.kinematics import GRAVITY, Cycle, rate, synthesise
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, mujoco
+from worldloom.suites.robot.features import TOUCH, feet, loads
+from worldloom.suites.robot.kinematics import GRAVITY, Cycle, changes, synthesise
+from worldloom.suites.robot.model import Robot, mujoco
 from worldloom.suites.robot.types import Array, Reading, Starts
 
-SPEEDS = (0.15, 0.2, 0.25, 0.3)  # m/s
+SPEEDS = (0.15, 0.2, 0.25, 0.3)  # m/s, of a robot of the biped's size
 WARM_UP, CYCLES = 4, 10  # played before anything is recorded, and recorded
 STRAY = 0.03  # rad of noise on the targets: a reference is a family of walks, not a line
 
@@ -31,6 +31,7 @@ STRAY = 0.03  # rad of noise on the targets: a reference is a family of walks, n
 HOLD, DAMP = 1.5, 0.25  # w a metre, w a metre per second: horizontal
 RIGHT, CALM = 2.2, 0.09  # w h a radian, w h a radian per second
 
+BEYOND_LIMITS = 0.3  # rad that a joint of a recorded motion may be beyond its limits
 # What makes a motion a reference.
 LEAST_AGREEMENT = 0.8  # of contacts with the clock
 SPEED_ERROR = 0.1  # of the speed
@@ -55,13 +56,13 @@ class Motion(struct.PyTreeNode):
 # Making ----------------------------------------------------------------------------------------
 
 
-def library(robot: Robot, speeds: Sequence[float] = SPEEDS, seed: int = 0) -> Motion:
+def library(robot: Robot, speeds: Sequence[float] | None = None, seed: int = 0) -> Motion:
     """Walks of the robot at several speeds, one after the other; the same for the same seed.
 
     A ValueError says why, where the robot does not walk as planned.
     """
     motions = []
-    for i, speed in enumerate(speeds):
+    for i, speed in enumerate(speeds or [robot.time_scale * speed for speed in SPEEDS]):
         motion = realise(robot, synthesise(robot, speed), seed=seed + i)
         problems = faults(robot, motion)
         if problems:
@@ -77,13 +78,14 @@ def realise(robot: Robot, cycle: Cycle, seed: int = 0, cycles: int = CYCLES) -> 
     engine, model = mujoco(), robot.model
     data, random = engine.MjData(model), np.random.default_rng(seed)
     way = np.array([cycle.speed, 0.0, 0.0])
-    base_rate = rate(cycle.base) + way
+    period = gait.PERIOD * robot.time_scale
+    base_rate = changes(cycle.base, period) + way
     data.qpos[:] = robot.home
     data.qpos[:3], data.qpos[robot.joint_qpos] = cycle.base[0], cycle.joints[0]
     data.qvel[:3] = base_rate[0]
-    data.qvel[robot.joint_qvel] = rate(cycle.joints)[0]
+    data.qvel[robot.joint_qvel] = changes(cycle.joints, period)[0]
 
-    steps = gait.PERIOD / CONTROL_SECONDS  # of control, in a cycle
+    steps = period / robot.control_seconds  # of control, in a cycle
     skip, count = round(WARM_UP * steps), round((WARM_UP + cycles) * steps)
     stray = random.normal(0.0, STRAY, (count, robot.num_joints))
     rows = []
@@ -94,7 +96,7 @@ def realise(robot: Robot, cycle: Cycle, seed: int = 0, cycles: int = CYCLES) -> 
         pulls = np.zeros(6)
         for i in range(robot.substeps):
             time = (step + i / robot.substeps) / steps
-            goal = _at(cycle.base, time) + way * time * gait.PERIOD
+            goal = _at(cycle.base, time) + way * time * period
             pull = _harness(robot, data, goal, _at(base_rate, time))
             data.xfrc_applied[robot.base_body] = pull
             engine.mj_step(model, data)
@@ -108,7 +110,7 @@ def realise(robot: Robot, cycle: Cycle, seed: int = 0, cycles: int = CYCLES) -> 
         reading=Reading(qpos, qvel, sensors),
         target=target,
         phase=phase,
-        contact=sensors[:, list(robot.touch)] > TOUCH,
+        contact=loads(np, robot, sensors) > TOUCH * robot.weight_scale,
         speed=np.full(len(qpos), cycle.speed, np.float32),
         harness=harness,
     )
@@ -136,11 +138,11 @@ def _harness(robot: Robot, data: Any, goal: np.ndarray, moving: np.ndarray) -> n
 def faults(robot: Robot, motion: Motion) -> list[str]:
     """Why a motion at one speed is no walk to learn from, in words; empty if it is one."""
     problems = []
-    seconds = CONTROL_SECONDS * (len(motion) - 1)
+    seconds = robot.control_seconds * (len(motion) - 1)
     way = motion.reading.qpos[-1, 0] - motion.reading.qpos[0, 0]
     speed = float(motion.speed[0])
     # Each as what must hold: a simulation that diverged leaves NaN, which nothing holds for.
-    if not abs(way / seconds - speed) <= SPEED_ERROR * max(speed, 0.1):
+    if not abs(way / seconds - speed) <= SPEED_ERROR * max(speed, 0.1 * robot.time_scale):
         problems.append(f"it moves at {way / seconds:.2f} m/s")
     agrees = (motion.contact == (gait.foot_phases(np, motion.phase) < gait.STANCE)).mean()
     if not agrees >= LEAST_AGREEMENT:
@@ -149,7 +151,7 @@ def faults(robot: Robot, motion: Motion) -> list[str]:
     if not pull <= MOST_PULL:
         problems.append(f"the harness pulls with {pull:.0%} of its weight")
     slip = slipping(robot, motion)
-    if not slip <= MOST_SLIP:
+    if not slip <= MOST_SLIP * robot.time_scale:
         problems.append(f"its feet slide at {slip:.2f} m/s")
     return problems
 
@@ -157,7 +159,7 @@ def faults(robot: Robot, motion: Motion) -> list[str]:
 def slipping(robot: Robot, motion: Motion) -> float:
     """The mean speed of feet that touch the ground before and after a step, m/s."""
     places = feet(np, robot, motion.reading)[..., :2]
-    moved = np.linalg.norm(np.diff(places, axis=0), axis=-1) / CONTROL_SECONDS
+    moved = np.linalg.norm(np.diff(places, axis=0), axis=-1) / robot.control_seconds
     touching = motion.contact[1:] & motion.contact[:-1]
     return float(moved[touching].mean()) if touching.any() else 0.0
 
@@ -193,12 +195,51 @@ def load(path: str | Path, robot: Robot) -> Motion:
         raise ValueError(f"there is no reference motion {path}") from error
     except Exception as error:  # whatever a file may hold
         raise ValueError(f"{path} is no reference motion: {error}") from error
-    if whose != fingerprint(robot):
+    if whose == fingerprint(robot):
+        problems = _damage(robot, motion)
+        if problems:
+            raise ValueError(f"{path} is no reference motion: {'; '.join(problems)}")
+    else:
         raise ValueError(
             f"{path} is the reference motion of another robot: it is for {whose}, and "
             f"{robot.name} is {fingerprint(robot)}"
         )
     return motion
+
+
+def _damage(robot: Robot, motion: Motion) -> list[str]:
+    """What is wrong with the arrays of a motion that names this robot, in words."""
+    model, n = robot.model, robot.num_joints
+    shapes = {"qpos": (model.nq,), "qvel": (model.nv,), "sensors": (model.nsensordata,)}
+    shapes |= {"target": (n,), "phase": (), "contact": (2,), "speed": (), "harness": (6,)}
+    arrays = {**vars(motion), **vars(motion.reading)}
+    del arrays["reading"]
+    count = len(arrays["phase"]) if np.ndim(arrays["phase"]) else 0
+    problems = [
+        f"{name} has the shape {np.shape(arrays[name])}, not {(count, *shape)}"
+        for name, shape in shapes.items()
+        if np.shape(arrays[name]) != (count, *shape)
+    ]
+    problems += [
+        f"{name} is not all finite numbers"
+        for name, x in arrays.items()
+        if np.asarray(x).dtype.kind not in "fiub" or not np.isfinite(x).all()
+    ]
+    if problems or count < 2:
+        return problems or ["it has fewer than two moments"]
+    angles = motion.reading.qpos[:, robot.joint_qpos]
+    reach = np.maximum(np.abs(robot.lower), np.abs(robot.upper)) + BEYOND_LIMITS
+    if (np.abs(angles) > reach).any():
+        joint = robot.joints[int((np.abs(angles) - reach).max(0).argmax())]
+        problems.append(
+            f"{joint} is far beyond its limits, up to {np.abs(angles).max():.3g}; "
+            "angles are in radians"
+        )
+    if (np.abs(np.linalg.norm(motion.reading.qpos[:, 3:7], axis=1) - 1.0) > 0.01).any():
+        problems.append("the base's orientation (qpos 3 to 6) is no unit quaternion w x y z")
+    if motion.phase.min() < 0.0 or motion.phase.max() > 1.0:
+        problems.append("phase is not within 0 and 1")
+    return problems
 
 
 # Starting in it --------------------------------------------------------------------------------

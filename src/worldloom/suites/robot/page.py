@@ -14,7 +14,8 @@ from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_error
 from worldloom.report.run_page import GREEDY, TRAINING, percent, share_error, spread
 from worldloom.report.runs import Run, column, is_number, read_run
-from worldloom.suites.robot.evaluate import COMMANDS, TOLERANCE, Rung
+from worldloom.suites.robot.evaluate import LOOSE, TOLERANCE, Rung
+from worldloom.suites.robot.gait_page import gait, read_robustness, robustness
 
 FILM, REPLAY, LADDER = "robot.gif", "replay.html", "ladder.json"
 _ENGINES = {"CEngine": "C engine", "MjxEngine": "MJX", "LoopEngine": "MuJoCo in a loop"}
@@ -34,6 +35,7 @@ def write_report(folder: str | Path) -> Path:
     """
     run = read_run(folder)
     rungs, broken = _ladder(run.path)
+    disturbed, torn = read_robustness(run.path)
     return run_page.write_page(
         _without_idle_settings(run),
         hero=run_page.hero([*_scores(run), *_push_score(rungs), *run_page.facts(run)], _film(run)),
@@ -41,6 +43,8 @@ def write_report(folder: str | Path) -> Path:
             page.note("Mind this", _accidents(run)),
             run_page.learning(run, unit=_STEPS),
             _progress(run),
+            gait(run),
+            robustness(disturbed),
             _terms(run),
             _pushes(rungs, run),
             run_page.inside(run, _INSIDE + _INSIDE_OFF_POLICY, _STEPS),
@@ -48,13 +52,23 @@ def write_report(folder: str | Path) -> Path:
             _again(run),
         ],
         tags=_tags(run),
-        missing=[*_missing(run), *broken],
+        missing=[*_missing(run), *broken, *torn],
     )
 
 
 def _walks(run: Run) -> bool:
     """Whether its task has a command of speed."""
-    return run.about.get("task") == "walk"
+    return run.about.get("task") in ("walk", "joystick")
+
+
+def _tracking_names(run: Run) -> tuple[str, str, str, float]:
+    """What a walk is scored by: words, the share and the error, and the tolerance.
+
+    Runs of earlier versions have only the loose score, of the mean speed wherever it leads to.
+    """
+    if any("tracked" in row for row in run.evals):
+        return "goes where asked", "tracked", "speed_error", TOLERANCE
+    return "as fast as asked", "good", "error", LOOSE
 
 
 # What is there -----------------------------------------------------------------------------------
@@ -148,13 +162,14 @@ def _scores(run: Run) -> list[Fact]:
     items = [_share(run, "stays up", "survived", f"of {count} episodes to the end")]
     if not _walks(run):
         return items
-    low, high = COMMANDS
-    below = f"of {count} episodes at {low:g} to {high:g} m/s: no fall, within {TOLERANCE:g} m/s"
-    error, unit = number(last.get("error"), 2), f"m/s {spread(last.get('error_stderr'))}".strip()
-    beside = run_page.beside(run, "error", "error_stderr")
+    words, name, off_name, tolerance = _tracking_names(run)
+    below = f"of {count} episodes: no fall, within {tolerance:g} m/s of the command"
+    error, stderr = number(last.get(off_name), 2), f"{off_name}_stderr"
+    unit = f"m/s {spread(last.get(stderr))}".strip()
+    beside = run_page.beside(run, off_name, stderr)
     off = "; ".join(filter(None, ("mean of all episodes, after two seconds", beside)))
     return [
-        _share(run, "as fast as asked", "good", below),
+        _share(run, words, name, below),
         *items,
         ("off the command", error, unit, off),
     ]
@@ -227,7 +242,8 @@ def _progress(run: Run) -> Part:
     """Falls and tracking, in training and in greedy episodes."""
     trained, evals = run.metrics, run.evals
     share, zero = "% of greedy episodes", {"include_zero": True}
-    shares = {"stays up": "survived"} | ({"as fast as asked": "good"} if _walks(run) else {})
+    words, name, *_ = _tracking_names(run)
+    shares = {"stays up": "survived"} | ({words: name} if _walks(run) else {})
     random = [
         (f"{who}, {label}", 100.0 * value)
         for label, name in shares.items()
@@ -245,7 +261,7 @@ def _progress(run: Run) -> Part:
     length += _line(evals, "greedy", "length", GREEDY, dots=True)
     falls = [row | {"fell": percent([row.get("fell")])[0]} for row in trained]
     ends = "% of training episodes that end in a fall"
-    gait = _line(evals, "distance", "gait_distance", _GAIT, dots=True)
+    apart = _line(evals, "distance", "gait_distance", _GAIT, dots=True)
     seconds = {"x_label": "seconds of training", "title": f"{share} by seconds"}
     charts = [
         _chart(by_step, share, share=True, references=random),
@@ -253,7 +269,7 @@ def _progress(run: Run) -> Part:
         _tracking(run) if _walks(run) else None,
         _chart(length, "steps in an episode", **zero),
         _chart(_line(falls, "falls", "fell", TRAINING), ends, share=True),
-        _chart(gait, "rad from the reference gait", **zero),
+        _chart(apart, "rad from the reference gait", **zero),
     ]
     text = "Greedy episodes do without exploration; training episodes explore."
     return page.section("Falls and speed", page.pairs(charts), text=text)
@@ -262,10 +278,11 @@ def _progress(run: Run) -> Part:
 def _tracking(run: Run) -> Part:
     """How far the robot is off the speed that was asked for."""
     label = "m/s off the command"
-    points = (column(run.evals, name) for name in ("steps", "error", "error_stderr"))
+    _, _, error, tolerance = _tracking_names(run)
+    points = (column(run.evals, name) for name in ("steps", error, f"{error}_stderr"))
     greedy = with_error("mean speed of greedy episodes ± s.e.", *points, color=_FAST, dots=True)
     if any(map(is_number, greedy.y)):
-        beside = [("wanted", TOLERANCE), *run.reference_scores("error")]
+        beside = [("tolerance", tolerance), *run.reference_scores(error)]
         return _chart([greedy], label, include_zero=True, references=beside)
     momentary = _line(run.metrics, "training", "error", TRAINING)
     return _chart(momentary, f"{label} when a training episode ends", include_zero=True)

@@ -35,7 +35,7 @@ from worldloom.training.run import Run
 from worldloom.training.suite import Problem
 from worldloom.training.trainer import Trainer
 
-LADDER_FILE = "ladder.json"
+LADDER_FILE, ROBUSTNESS_FILE = "ladder.json", "robustness.json"
 LADDER_KEY = 6_000_011
 NUM_REFERENCE_STARTS = 2048
 
@@ -48,7 +48,6 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
     reference = _reference_of(config, world)
     digests = file_digests(config, world)
     mjx = isinstance(world.engine, MjxEngine)
-    walks = world.task.name == "walk"
     return Problem(
         env=env,
         make_evaluator=lambda trainer, episodes: RobotEvaluator(
@@ -69,8 +68,8 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
             "terms": dict(world.task.table),
             "files": digests,
         },
-        hooks=() if walks else [Ladder()],
-        pictures=[Pictures()],
+        hooks=() if world.task.moves else [Ladder()],
+        pictures=[Robustness(), Pictures()] if world.task.moves else [Pictures()],
         check_resume=lambda header: _check_files(config, digests, header),
         pure=not isinstance(world.engine, CEngine),
         # Every call of Brax's trainer compiles it: stop only where there is something to keep.
@@ -206,6 +205,21 @@ class Ladder(Hook):
         write_json(run.folder / LADDER_FILE, [asdict(rung) for rung in rungs])
         scores: Any = run.evaluation
         run.evaluation = replace(scores, rungs=rungs)
+
+
+class Robustness(Hook):
+    """robustness.json: how the trained robot walks in worlds that differ in one way each."""
+
+    phase = "disturbing"
+
+    def on_end(self, run: Run) -> None:
+        if run.interrupted:
+            return
+        evaluator: Any = run.evaluator
+        rows = evaluator.disturbed(run.agents, jax.random.key(LADDER_KEY + run.config.seed))
+        write_json(run.folder / ROBUSTNESS_FILE, [asdict(row) for row in rows])
+        scores: Any = run.evaluation
+        run.evaluation = replace(scores, disturbed=rows)
 
 
 # A user's own files ------------------------------------------------------------------------------

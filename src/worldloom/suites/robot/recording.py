@@ -12,8 +12,8 @@ import numpy as np
 from worldloom.core import draws
 from worldloom.suites.robot.engines import LoopEngine
 from worldloom.suites.robot.forces import Forces, read_forces
-from worldloom.suites.robot.model import CONTROL_SECONDS
-from worldloom.suites.robot.types import Domain, Physics, Reading
+from worldloom.suites.robot.model_checks import CONTROL_HZ
+from worldloom.suites.robot.types import Dynamics, Physics, Reading
 
 if TYPE_CHECKING:
     from worldloom.suites.robot.world import RobotWorld
@@ -35,6 +35,7 @@ class Recording:
     names: tuple[str, ...]  # (k) of the terms
     fell: bool = False  # in the last step
     diverged: bool = False  # likewise: the simulation had diverged
+    seconds: float = 1.0 / CONTROL_HZ  # of a step
     push: np.ndarray | None = None  # (T, 2) on the base, along the world's x and y, N
     torque: np.ndarray | None = None  # (T, n) of the servos, Nm
     force: np.ndarray | None = None  # (T, 2, 3) of contacts on the feet, in the world's frame, N
@@ -46,7 +47,7 @@ class Recording:
     @property
     def total(self) -> float:
         """The return: the sum of all rewards."""
-        return float(self.terms.sum() * CONTROL_SECONDS)
+        return float(self.terms.sum() * self.seconds)
 
 
 def record_episode(
@@ -89,7 +90,7 @@ def record_episodes(
     play_keys = jnp.stack([draws.split(play, steps) for _, play in keys], axis=1)
     state, first = jax.jit(world.reset_many)(jnp.stack([reset for reset, _ in keys]), params)
     obs, loop = first.obs, LoopEngine(world.robot)
-    domain = jax.tree.map(np.asarray, state.domain) if world.randomised else None
+    dynamics = jax.tree.map(np.asarray, state.domain.dynamics) if world.randomised else None
     rows: list[list[dict[str, Any]]] = [[] for _ in seeds]
     last: list[dict[str, Any]] = [{} for _ in seeds]
     for step_keys in play_keys:
@@ -98,10 +99,10 @@ def record_episodes(
         row, ends = jax.tree.map(np.asarray, (row, ends))
         for i in range(len(seeds)):
             if not any(last[i].values()):  # else it is over, whatever its world does now
-                begun, row_i, domain_i, last[i] = jax.tree.map(
-                    operator.itemgetter(slice(i, i + 1)), (before, row, domain, ends)
+                begun, row_i, dynamics_i, last[i] = jax.tree.map(
+                    operator.itemgetter(slice(i, i + 1)), (before, row, dynamics, ends)
                 )
-                rows[i].append(row_i | _forces(loop, begun, row_i, domain_i, last[i]["diverged"]))
+                rows[i].append(row_i | _forces(loop, begun, row_i, dynamics_i, last[i]["diverged"]))
         if all(any(ends.values()) for ends in last):
             break
     return [
@@ -110,13 +111,18 @@ def record_episodes(
             names=world.task.terms,
             fell=bool(ends["fell"][0]),
             diverged=bool(ends["diverged"][0]),
+            seconds=world.robot.control_seconds,
         )
         for some, ends in zip(rows, last, strict=True)
     ]
 
 
 def _forces(
-    loop: LoopEngine, begun: np.ndarray, row: dict[str, Any], domain: Domain | None, diverged: Any
+    loop: LoopEngine,
+    begun: np.ndarray,
+    row: dict[str, Any],
+    dynamics: Dynamics | None,
+    diverged: Any,
 ) -> dict[str, np.ndarray]:
     """What acted on a robot in a step (1, ...): the step is done again by MuJoCo, which tells all.
 
@@ -129,6 +135,6 @@ def _forces(
         nq, nv = loop.model.nq, loop.model.nv
         qpos, qvel, warmstart = np.split(begun, [nq, nq + nv], axis=-1)
         start = Physics(loop.pack(qpos, qvel, warmstart), Reading(qpos, qvel, np.zeros((1, 0))))
-        loop.step(start, row["target"], row["push"], domain)
+        loop.step(start, row["target"], row["push"], dynamics)
         read = read_forces(loop.robot, loop.model, loop.data)
     return {name: x[None] for name, x in read._asdict().items()}

@@ -17,7 +17,7 @@ from worldloom.report.page import write
 from worldloom.suites.robot.forces import torque_limits
 from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.meshes import fitting, packed, quantised
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot
+from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.recording import Recording
 from worldloom.suites.robot.shapes import MovingShapes, boxed, moving_shapes
 
@@ -78,7 +78,7 @@ def _data(robot: Robot, named: dict[str, Recording], about: str) -> dict[str, An
     return scene | {
         "about": about,
         "notes": [*filter(None, [scene["note"]]), *([left_out] if count < len(named) else [])],
-        "seconds": CONTROL_SECONDS,
+        "seconds": robot.control_seconds,
         "weight": robot.mass * GRAVITY,
         "joints": list(robot.joints),
         "limits": [float(x) if np.isfinite(x) else None for x in torque_limits(robot)],

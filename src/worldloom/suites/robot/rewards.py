@@ -12,11 +12,15 @@ from worldloom.suites.robot.types import Array
 
 
 class Facts(NamedTuple):
-    """What the terms look at; shapes without the leading axes."""
+    """What the terms look at; shapes without the leading axes.
 
-    command: Array  # () m/s
+    For terms, of a robot of another size than the biped's, as if it had that: lengths, speeds and
+    rates are scaled by its height, so that the widths below fit any.
+    """
+
+    command: Array  # (3,) forward and to the left, m/s, and yaw rate, rad/s
     velocity: Array  # (2,) forward and to the left, in the heading's frame, m/s
-    speed: Array  # () forward, averaged
+    speed: Array  # (3,) as the command, averaged
     height: Array  # () of the base above its height at home, m
     gravity: Array  # (3,) the direction down, seen from the base
     turning: Array  # (3,) rad/s, in the base's frame
@@ -27,6 +31,7 @@ class Facts(NamedTuple):
     last_action: Array  # (n,)
     foot_height: Array  # (2,) above where they are at home, m
     foot_velocity: Array  # (2, 3) m/s
+    feet_apart: Array  # () from side to side, over their distance at home
     contact: Array  # (2,) bool
     phase: Array  # () of the gait
     walking: Array  # () bool: the command is not to stand still
@@ -40,6 +45,10 @@ def _near(xp: Any, gap: Array, scale: float) -> Array:
     return xp.exp(-((gap / scale) ** 2))
 
 
+def _length(xp: Any, vector: Array) -> Array:
+    return xp.sqrt((vector**2).sum(-1) + 1e-12)
+
+
 def alive(xp: Any, f: Facts) -> Array:
     """1 as long as the episode lasts."""
     return xp.ones_like(f.height)
@@ -47,12 +56,32 @@ def alive(xp: Any, f: Facts) -> Array:
 
 def track(xp: Any, f: Facts) -> Array:
     """The average speed is the one that was asked for: sharp."""
-    return _near(xp, f.speed - f.command, 0.08)
+    return _near(xp, f.speed[..., 0] - f.command[..., 0], 0.08)
 
 
 def approach(xp: Any, f: Facts) -> Array:
     """The speed now is near the one asked for: felt from afar."""
-    return _near(xp, f.velocity[..., 0] - f.command, 0.3)
+    return _near(xp, f.velocity[..., 0] - f.command[..., 0], 0.3)
+
+
+def follow(xp: Any, f: Facts) -> Array:
+    """The average speed, forward and sideways, is the one that was asked for: sharp."""
+    return _near(xp, _length(xp, f.speed[..., :2] - f.command[..., :2]), 0.08)
+
+
+def reach(xp: Any, f: Facts) -> Array:
+    """The speed now, forward and sideways, is near the one asked for: felt from afar."""
+    return _near(xp, _length(xp, f.velocity - f.command[..., :2]), 0.3)
+
+
+def yaw(xp: Any, f: Facts) -> Array:
+    """The average yaw rate is the one that was asked for."""
+    return _near(xp, f.speed[..., 2] - f.command[..., 2], 0.2)
+
+
+def apart(xp: Any, f: Facts) -> Array:
+    """The feet do not come near each other: -1 where they touch, 0 from 0.9 of home on."""
+    return -xp.clip((0.9 - f.feet_apart) / 0.3, 0.0, 1.0)
 
 
 def straight(xp: Any, f: Facts) -> Array:
@@ -62,7 +91,7 @@ def straight(xp: Any, f: Facts) -> Array:
 
 def upright(xp: Any, f: Facts) -> Array:
     """The base is level."""
-    return _near(xp, xp.sqrt((f.gravity[..., :2] ** 2).sum(-1) + 1e-12), 0.25)
+    return _near(xp, _length(xp, f.gravity[..., :2]), 0.25)
 
 
 def steady(xp: Any, f: Facts) -> Array:

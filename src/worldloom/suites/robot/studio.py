@@ -9,13 +9,13 @@ from worldloom.core.protocols import PureEnv
 from worldloom.suites.robot.forces import read_forces
 from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.loop import RobotLoop
-from worldloom.suites.robot.model import CONTROL_SECONDS, mujoco
+from worldloom.suites.robot.model import mujoco
 from worldloom.suites.robot.replay import SCENE_SCRIPTS, drawn_scene, seen_bodies
 from worldloom.suites.robot.shapes import moving_shapes
 from worldloom.suites.robot.types import Push
 
 PUSH_SECONDS = 0.2
-MOST_FORCE = 60.0  # N
+MOST_FORCE = 60.0  # N, on the biped
 LYING_SECONDS = 3.0  # that a fallen robot is watched
 
 
@@ -36,9 +36,10 @@ class RobotSession:
         none = np.zeros_like(np.asarray(rules.push_force))
         rules = rules.replace(  # nothing happens but what a person does, and for as long
             push_force=none,
-            push_steps=np.int32(round(PUSH_SECONDS / CONTROL_SECONDS)),
+            push_steps=np.int32(round(PUSH_SECONDS / loop.world.robot.control_seconds)),
             horizon=np.int32(2**30),
             still=np.float32(0.0),
+            resample=np.int32(0),
         )
         self._world, self._params = loop.world, loop.params.replace(rules=rules)
         self._fastest = float(np.max(rules.command))
@@ -52,12 +53,12 @@ class RobotSession:
         return {
             "name": world.spec.name,
             "policy": "the run's policy" if self._act else "nothing: it holds its pose",
-            "period": CONTROL_SECONDS,
+            "period": robot.control_seconds,
             "scripts": list(SCENE_SCRIPTS),
             **self._scene,
             "weight": robot.mass * GRAVITY,
             "fastest": round(self._fastest, 3),
-            "force": MOST_FORCE,
+            "force": MOST_FORCE * robot.weight_scale,
         }
 
     def reset(self, seed: int) -> dict[str, Any]:
@@ -71,9 +72,10 @@ class RobotSession:
     def act(self, message: Mapping[str, Any]) -> dict[str, Any]:
         episode = self._state.episode
         if "speed" in message or "faster" in message:
-            speed = _number(message.get("speed", float(episode.command[0])), "speed")
+            speed = _number(message.get("speed", float(episode.command[0, 0])), "speed")
             speed += _number(message.get("faster", 0.0), "faster")
-            asked = np.asarray([min(max(round(speed, 3), 0.0), self._fastest)], np.float32)
+            asked = episode.command.copy()
+            asked[0, 0] = min(max(round(speed, 3), 0.0), self._fastest)
             self._state = self._state.replace(episode=episode.replace(command=asked))
         elif "push" in message:
             force = message["push"]
@@ -81,7 +83,7 @@ class RobotSession:
                 raise ValueError("push must be two numbers [x, y], in newtons")
             force = np.asarray([[_number(part, "push") for part in force]], np.float32)
             size = float(np.hypot(*force[0]))
-            force *= min(1.0, MOST_FORCE / max(size, 1e-6))
+            force *= min(1.0, MOST_FORCE * self._world.robot.weight_scale / max(size, 1e-6))
             push = Push(start=episode.step, force=force)
             self._state = self._state.replace(episode=episode.replace(push=push))
         else:
@@ -89,7 +91,7 @@ class RobotSession:
         return self.state()
 
     def _step(self) -> None:
-        if self._lying > LYING_SECONDS / CONTROL_SECONDS:
+        if self._lying > LYING_SECONDS / self._world.robot.control_seconds:
             return
         action = np.zeros((1, self._world.robot.num_joints), np.float32)
         if self._act is not None:
@@ -116,8 +118,8 @@ class RobotSession:
             "positions": np.round(data.xpos[self._bodies], 4).ravel().tolist(),
             "quaternions": np.round(data.xquat[self._bodies], 4).ravel().tolist(),
             "base": np.round(data.xpos[robot.base_body], 4).tolist(),
-            "asked": round(float(episode.command[0]), 3),
-            "speed": round(float(episode.speed[0]), 3),
+            "asked": round(float(episode.command[0, 0]), 3),
+            "speed": round(float(episode.speed[0, 0]), 3),
             "push": np.round(episode.push.force[0], 1).tolist() if pushed else None,
             "contact": self._info.contact[0].tolist(),
             "feet": self._feet,

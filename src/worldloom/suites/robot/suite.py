@@ -27,8 +27,24 @@ class RobotRules:
     randomise: float = 0.0  # factor on the domain randomisation; 1 is its full width
     noise: float = 0.0  # factor on the noise of sensors
     command: tuple[float, float] | None = None  # range of forward speeds to ask for, m/s
+    sideways: tuple[float, float] | None = None  # of speeds to the left, m/s (joystick)
+    turn: tuple[float, float] | None = None  # of yaw rates, rad/s (joystick)
+    still: float | None = None  # share of commands that are to stand
+    resample: int | None = None  # mean steps of control until there is another command; 0: never
+    pace: float | None = None  # how much quicker steps are at high speed
     push_force: tuple[float, float] | None = None  # range, N
     push_steps: int | None = None  # how long a push lasts, steps of control
+    push_pause: tuple[int, int] | None = None  # from one push to the next, steps of control
+    friction: float | None = None  # half-widths at randomise 1: factors; 0 switches one off
+    mass: float | None = None
+    strength: float | None = None  # of the servos
+    damping: float | None = None  # of the joints
+    com: float | None = None  # of the trunk's centres of mass, m
+    offset: float | None = None  # of the joint encoders, rad
+    latency: tuple[int, int] | None = None  # from a reading to the servos, steps of control
+    bias: float | None = None  # of gravity and gyro, factor; with noise
+    apart: float | None = None  # weight of the reward for feet that keep their distance
+    smooth: float | None = None  # weight of the punishment of jumping actions
     horizon: int | None = None  # steps of control in an episode
     starts: str = "home"  # initial states: home, or reference for frames of the reference gait
 
@@ -53,7 +69,7 @@ class RobotSettings:
 
     TASK: ClassVar[tuple[str, ...]] = ("task", "robot")  # what decides the meaning of a score
 
-    task: str = "walk"  # stand, walk or push
+    task: str = "walk"  # stand, walk, push or joystick
     level: int = 4  # of integration with JAX, 1 to 4
     trainer: str = "auto"  # whose PPO: at level 2 Brax's; at level 4 ours, or brax
     robot: str | None = None  # the path of an MJCF; the suite's own biped if none is given

@@ -11,6 +11,7 @@ from worldloom.core.checks import MOST
 from worldloom.core.names import shown, suggest
 from worldloom.suites.robot import rewards
 from worldloom.suites.robot.model import Robot
+from worldloom.suites.robot.model_checks import CONTROL_HZ
 from worldloom.suites.robot.types import Rules
 
 # What is sensed is multiplied by these before anybody sees it.
@@ -24,11 +25,25 @@ class Task:
     name: str
     table: Mapping[str, float]
     command: tuple[float, float] = (0.0, 0.0)
+    sideways: tuple[float, float] = (0.0, 0.0)
+    turn: tuple[float, float] = (0.0, 0.0)
     still: float = 0.0
+    resample: int = 0
+    pace: float = 0.0
     push_force: tuple[float, float] = (0.0, 0.0)
     push_steps: int = 6
     push_pause: tuple[int, int] = (75, 200)
     horizon: int = 1000
+
+    @property
+    def moves(self) -> bool:
+        """Whether it has commands."""
+        return any(map(any, (self.command, self.sideways, self.turn)))
+
+    @property
+    def directions(self) -> int:
+        """How many numbers a command has: the forward speed, or also sideways and yaw rate."""
+        return 3 if any((*self.sideways, *self.turn)) else 1
 
     def __post_init__(self):
         for name in self.table:
@@ -44,10 +59,16 @@ class Task:
         """The terms, in the order of `terms`."""
         return tuple(getattr(rewards, name) for name in self.table)
 
-    def rules(self, **changes: Any) -> Rules:
-        """The numbers of the task; `changes` by the names of `Rules`, or weights by name."""
+    def rules(self, robot: Robot | None = None, **changes: Any) -> Rules:
+        """The numbers of the task; `changes` by the names of `Rules`, or weights by name.
+
+        What is not changed is as for the biped, scaled by the height, weight and rate of control of
+        another robot.
+        """
         names = [rule.name for rule in fields(Rules) if rule.name != "weights"]
-        numbers = {name: getattr(self, name, 0.0) for name in names}  # without noise, all alike
+        numbers = {name: getattr(self, name, WIDTHS.get(name, 0.0)) for name in names}
+        if robot is not None:
+            numbers |= scaled(robot, numbers)
         known = numbers | dict(self.table)
         for name in changes:
             if name not in known:
@@ -64,7 +85,7 @@ class Task:
     def observation_size(self, robot: Robot) -> tuple[int, int]:
         """How many numbers a policy sees, and how many a critic."""
         state = sum(size for _, size in self.layout(robot))
-        return state, state + 12
+        return state, state + 14 + self.directions
 
     def layout(self, robot: Robot) -> tuple[tuple[str, int], ...]:
         """What a policy sees, in order: names and how many numbers each."""
@@ -75,7 +96,7 @@ class Task:
             ("joints", n),
             ("joint_speeds", n),
             ("last_action", n),
-            ("command", 1),
+            ("command", self.directions),
             ("clock", 2),
         )
 
@@ -83,12 +104,40 @@ class Task:
 # What options may be: the least and the most of each number. Friction is gone at 2.5 times the full
 # width of the randomisation.
 RANGES = {
-    "command": (-100.0, 100.0), "still": (0.0, 1.0), "push_force": (0.0, 1e6),
-    "push_steps": (1, MOST["horizon"]), "push_pause": (1, MOST["horizon"]), "noise": (0.0, 1e3),
-    "randomise": (0.0, 2.0), "horizon": (1, MOST["horizon"]),
+    "command": (-100.0, 100.0), "sideways": (-100.0, 100.0), "turn": (-100.0, 100.0),
+    "still": (0.0, 1.0), "resample": (0, MOST["horizon"]), "pace": (0.0, 10.0),
+    "push_force": (0.0, 1e6), "push_steps": (1, MOST["horizon"]),
+    "push_pause": (1, MOST["horizon"]), "noise": (0.0, 1e3), "bias": (0.0, 1e3),
+    "randomise": (0.0, 2.0), "friction": (0.0, 0.45), "mass": (0.0, 0.45), "strength": (0.0, 0.45),
+    "damping": (0.0, 0.45), "com": (0.0, 1.0), "offset": (0.0, 1.0), "latency": (0, 2),
+    "horizon": (1, MOST["horizon"]),
 }  # fmt: skip
-WHOLE = {"push_steps", "push_pause", "horizon"}
-PAIRS = {"command", "push_force", "push_pause"}
+WHOLE = {"push_steps", "push_pause", "horizon", "resample", "latency"}
+PAIRS = {"command", "sideways", "turn", "push_force", "push_pause", "latency"}
+# How far worlds differ at `randomise` 1, each switched off by 0: half-widths of uniform factors on
+# friction, masses, stiffness and damping, m, rad; and fewest and most steps of latency.
+WIDTHS = {
+    "friction": 0.4, "mass": 0.1, "strength": 0.1, "damping": 0.3, "com": 0.01, "offset": 0.02,
+    "latency": (0, 2), "bias": 1.0,
+}  # fmt: skip
+
+
+def scaled(robot: Robot, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of a task for a robot of another height, weight or rate of control."""
+    speed, weight = robot.time_scale, robot.weight_scale
+    steps = robot.control_hz / CONTROL_HZ * robot.time_scale  # of a movement
+    plain = robot.control_hz / CONTROL_HZ  # of a time that is the same for all
+    factors = {
+        "command": speed, "sideways": speed, "turn": 1.0 / speed, "push_force": weight,
+        "push_steps": steps, "push_pause": steps, "resample": plain, "horizon": plain,
+        "com": robot.length_scale,
+    }  # fmt: skip
+    changed = {}
+    for name, factor in factors.items():
+        if factor != 1.0:
+            values = np.asarray(numbers[name]) * factor
+            changed[name] = np.round(values).astype(int) if name in WHOLE else values
+    return changed
 
 
 def check_rules(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +184,7 @@ WALK = Task(
     table={
         "alive": 0.5, "track": 2.0, "approach": 1.0, "straight": 0.5, "upright": 1.0,
         "steady": 0.03, "height": 0.3, "swing": 1.5, "footing": 1.0, "slip": 0.5,
-        "smooth": 0.03, "effort": 0.02, "pose": 1.0,
+        "smooth": 0.03, "effort": 0.02, "pose": 1.0, "apart": 0.0,
     },
     command=(0.1, 0.35),
     still=0.05,
@@ -149,7 +198,22 @@ PUSH = Task(
     push_pause=(50, 150),
 )
 
-TASKS = {task.name: task for task in (STAND, WALK, PUSH)}
+JOYSTICK = Task(
+    "joystick",
+    table={
+        "alive": 0.5, "follow": 2.0, "reach": 1.0, "yaw": 1.0, "upright": 1.0, "steady": 0.03,
+        "height": 0.3, "swing": 1.5, "footing": 1.0, "slip": 0.25, "smooth": 0.05, "effort": 0.02,
+        "pose": 0.5, "apart": 1.0,
+    },
+    command=(-0.2, 0.35),
+    sideways=(-0.15, 0.15),
+    turn=(-0.5, 0.5),
+    still=0.1,
+    resample=250,
+    pace=0.25,
+)  # fmt: skip
+
+TASKS = {task.name: task for task in (STAND, WALK, PUSH, JOYSTICK)}
 
 
 def task_named(name: str) -> Task:

@@ -28,14 +28,24 @@ class Physics(struct.PyTreeNode):
     reading: Reading
 
 
-class Domain(struct.PyTreeNode):
-    """How this world differs from the model: drawn at a reset, kept for an episode."""
+class Dynamics(struct.PyTreeNode):
+    """How the physics of a world differ from the model."""
 
     friction: Array  # (...,) factor on the friction of soles and floor
     mass: Array  # (...,) factor on the masses of all bodies
     strength: Array  # (...,) factor on the stiffness of the servos
+    damping: Array  # (...,) factor on the damping of joints and servos
+    com: Array  # (..., 3) by which the centres of mass of base and trunk are off, m
+
+
+class Domain(struct.PyTreeNode):
+    """How this world differs from the model: drawn at a reset, kept for an episode."""
+
+    dynamics: Dynamics
     offset: Array  # (..., n) what the joint encoders are wrong by, rad
-    late: Array  # (...,) bool: targets reach the servos one step of control late
+    bias: Array  # (..., 6) what gravity and gyro are wrong by
+    action_delay: Array  # (...,) int32, steps of control until a target reaches the servos
+    sensor_delay: Array  # (...,) int32, steps of control until a reading is seen
 
 
 class Push(struct.PyTreeNode):
@@ -50,9 +60,13 @@ class Episode(struct.PyTreeNode):
 
     step: Array  # (...,) int32, steps of control since the start
     phase: Array  # (...,) of the gait, in cycles, 0 to 1
-    command: Array  # (...,) forward speed to keep, m/s
-    speed: Array  # (...,) forward speed, averaged over about half a second
+    command: Array  # (..., 3) forward and sideways (left) speed to keep, m/s, and yaw rate, rad/s
+    speed: Array  # (..., 3) the same of the robot, averaged over about half a second
     action: Array  # (..., n) the last action, clipped
+    earlier: Array  # (..., n) the one before
+    readings: (
+        Array  # (..., 2, 6 + 2 n) what the sensors said in the last step, and in the one before
+    )
     feet: Array  # (..., 2, 3) where they were
     push: Push
 
@@ -80,7 +94,7 @@ class Info(struct.PyTreeNode):
 
     reading: Reading
     terms: Array  # (..., terms)
-    command: Array
+    command: Array  # (...,) the forward speed that was asked for, m/s
     velocity: Array  # (...,) forward, m/s
     height: Array  # of the base, m
     contact: Array  # (..., 2) bool
@@ -100,12 +114,24 @@ class Rules(struct.PyTreeNode):
 
     weights: Array  # (terms,) of the reward, in the order of the task's table
     command: Array  # (2,) lowest and highest forward speed to ask for, m/s
-    still: Array  # the share of episodes that ask for no speed at all
+    sideways: Array  # (2,) the same to the left, m/s
+    turn: Array  # (2,) the same of the yaw rate, rad/s
+    still: Array  # the share of commands that are to stand
+    resample: Array  # mean steps of control until there is another command; 0: never
+    pace: Array  # how much faster the gait's clock runs at a speed of PACE_SPEED than at none
     push_force: Array  # (2,) least and most, N; 0 for none
     push_steps: Array  # how long a push lasts, steps of control
     push_pause: Array  # (2,) fewest and most steps from one push to the next
     noise: Array  # factor on the noise of sensors; 0 for none
+    bias: Array  # factor on the part of that which stays the same for an episode
     randomise: Array  # factor on how far a world may differ from the model; 0 for not at all
+    friction: Array  # how far, at a factor of 1: half-widths of uniform factors
+    mass: Array
+    strength: Array
+    damping: Array
+    com: Array  # m
+    offset: Array  # rad
+    latency: Array  # (2,) fewest and most steps of control from a reading to the servos
     horizon: Array  # steps of control until time runs out
 
 

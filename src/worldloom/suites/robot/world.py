@@ -22,9 +22,10 @@ from worldloom.core.transforms import as_pure
 from worldloom.core.types import Key, TimeStep
 from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
+from worldloom.suites.robot.chance import draw_command, draw_domain, draw_push
 from worldloom.suites.robot.engines import Engine, EngineName, make_engine
 from worldloom.suites.robot.features import TOUCH, feet, sensed
-from worldloom.suites.robot.model import CONTROL_SECONDS, Robot, biped, load
+from worldloom.suites.robot.model import Robot, biped, load
 from worldloom.suites.robot.rewards import Facts
 from worldloom.suites.robot.task import SCALES, Task, task_named
 from worldloom.suites.robot.types import (
@@ -42,15 +43,15 @@ from worldloom.suites.robot.types import (
 )
 
 NUM_STARTS = 512
-MEMORY = CONTROL_SECONDS / 0.5  # of the averaged speed: about half a second
+PICTURE = (400, 300)  # pixels
+MEMORY_SECONDS = 0.5  # of the averaged speed
 LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
 LEAST_UPRIGHT = math.cos(0.8)  # rad of tilt
 # m, rad, m/s and rad/s: no robot comes near it in an episode, only a simulation that has diverged.
 # That is seen long before it overflows: the square of 1e20, still finite, is a reward of -inf.
 BEYOND_SENSE = 1e3
-# Noise of sensors, and how far worlds differ, at a factor of 1: half-widths of uniform draws.
+# Noise of sensors at a factor of 1: half-widths of uniform draws.
 NOISE = {"gravity": 0.03, "turning": 0.15, "joints": 0.02, "joint_speeds": 0.5}
-DIFFERENCES = {"friction": 0.4, "mass": 0.1, "strength": 0.1, "offset": 0.02}
 
 
 def make(**options: Any) -> PureEnv:
@@ -69,13 +70,14 @@ def world(
     seed: int = 0,
     **rules: Any,
 ) -> "RobotWorld":
-    """A robot with a task: stand, walk or push.
+    """A robot with a task: stand, walk, push or joystick.
 
     physics: c, mjx, or auto. robot: the path of an MJCF with its mapping beside it; by default the
     biped of the suite. threads: of the C engine; all cores by default. randomise, noise: factors
-    on how worlds differ and on the noise of sensors. seed: of the table of starts. Other options
-    are numbers of the task by name (`command=(0.1, 0.3)`, `horizon=500`), and weights of the terms
-    of its reward (`smooth=0.1`).
+    on how worlds differ and on the noise of sensors; a world that is made with randomise=0 has
+    none compiled in, and `params.rules.randomise` is without effect there. seed: of the table of
+    starts. Other options are numbers of the task by name (`command=(0.1, 0.3)`, `horizon=500`), and
+    weights of the terms of its reward (`smooth=0.1`).
     """
     body = robot if isinstance(robot, Robot) else biped() if robot is None else load(robot)
     chosen_task = task if isinstance(task, Task) else task_named(task)
@@ -84,7 +86,7 @@ def world(
             'physics="numpy" is a loop outside of jit: use worldloom.suites.robot.loop, or "c" here'
         )
     check_seed(seed)
-    numbers = chosen_task.rules(randomise=randomise, noise=noise, **rules)
+    numbers = chosen_task.rules(body, randomise=randomise, noise=noise, **rules)
     engine = make_engine(physics, body, threads)
     table = start_tables.around_home(engine, NUM_STARTS, seed)
     params = jax.tree.map(jnp.asarray, Params(numbers, table))
@@ -95,6 +97,7 @@ def world(
 class RobotWorld:
     """A robot, a task and an engine; written for many worlds at once.
 
+    randomised: whether worlds may differ; if not, nothing of that is compiled.
     xp: jax.numpy, or numpy where the engine is a plain loop.
     """
 
@@ -131,7 +134,7 @@ class RobotWorld:
     @property
     def num_draws(self) -> tuple[int, int]:
         """How many uniform numbers `begin` takes, and how many `advance`."""
-        return 10 + self.robot.num_joints, 9 + 2 * self.robot.num_joints
+        return 23 + self.robot.num_joints, 14 + 2 * self.robot.num_joints
 
     # Many worlds -------------------------------------------------------------------------------
 
@@ -150,38 +153,33 @@ class RobotWorld:
         xp, robot, rules, u = self.xp, self.robot, params.rules, uniform
         num_starts = len(params.starts.phase)
         row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1)
-        low, high = rules.command[..., 0], rules.command[..., 1]
-        command = xp.where(u[..., 1] < rules.still, 0.0, low + (high - low) * u[..., 2])
-        command = command.astype(np.float32)
-
-        def factor(name: str, number: Array) -> Array:
-            return 1.0 + rules.randomise * DIFFERENCES[name] * (2.0 * number - 1.0)
-
-        domain = Domain(
-            friction=factor("friction", u[..., 6]),
-            mass=factor("mass", u[..., 7]),
-            strength=factor("strength", u[..., 8]),
-            offset=rules.randomise * DIFFERENCES["offset"] * (2.0 * u[..., 10:] - 1.0),
-            late=(u[..., 9] < 0.5) & (rules.randomise > 0.0),
-        )
+        command = draw_command(xp, rules, u[..., 1:5])
+        domain = draw_domain(xp, rules, u[..., 8:], self.randomised)
         start: Starts = jax.tree.map(lambda x: x[row], params.starts)
         reading = start.physics.reading
+        still = xp.zeros_like(reading.qpos[..., robot.joint_qpos])
         episode = Episode(
             step=xp.zeros_like(row),
             phase=start.phase,
             command=command,
             speed=command,
-            action=xp.zeros_like(reading.qpos[..., robot.joint_qpos]),
+            action=still,
+            earlier=still,
+            readings=xp.zeros((*row.shape, 2, 6 + 2 * robot.num_joints), np.float32),
             feet=feet(xp, robot, reading),
-            push=self._draw_push(rules, xp.zeros_like(row), u[..., 3:6]),
+            push=draw_push(xp, rules, xp.zeros_like(row), u[..., 5:8]),
         )
         state = RobotState(start.physics, episode, domain)
+        facts = self._facts(episode, reading, still, None)
+        first = self._sensed(facts, domain)  # which is all that there was before
+        readings = xp.stack([first, first], axis=-2).astype(np.float32)
+        state = state.replace(episode=episode.replace(readings=readings))
         obs = self.look(state)
-        no, zero = xp.zeros_like(row, bool), xp.zeros_like(command)
+        no, zero = xp.zeros_like(row, bool), xp.zeros_like(command[..., 0])
         info = Info(
             reading=reading,
             terms=xp.zeros((*zero.shape, len(self.task.terms)), np.float32),
-            command=command,
+            command=command[..., 0],
             velocity=zero,
             height=reading.qpos[..., 2],
             contact=xp.ones((*zero.shape, 2), bool),
@@ -194,7 +192,11 @@ class RobotWorld:
         """The action clipped, the targets (..., n) that it stands for, and a push (..., 2), N."""
         xp, robot, episode = self.xp, self.robot, state.episode
         action = xp.clip(xp.nan_to_num(action), -1.0, 1.0)
-        used = xp.where(state.domain.late[..., None], episode.action, action)
+        used = action
+        if self.randomised:
+            delay = state.domain.action_delay[..., None]
+            before = xp.where(delay == 1, episode.action, episode.earlier)
+            used = xp.where(delay == 0, action, before)
         home, scale = robot.home_joints.astype(np.float32), robot.action_scale.astype(np.float32)
         low, high = robot.lower.astype(np.float32), robot.upper.astype(np.float32)
         target = xp.clip(home + scale * used, low, high)
@@ -208,8 +210,8 @@ class RobotWorld:
     ) -> tuple[RobotState, TimeStep]:
         """One step of control in B worlds, from uniform numbers (B, num_draws[1])."""
         driven = _, target, force = self.drive(params.rules, state, action)
-        domain = state.domain if self.randomised else None
-        moved = self.engine.step(state.physics, target, force, domain)
+        dynamics = state.domain.dynamics if self.randomised else None
+        moved = self.engine.step(state.physics, target, force, dynamics)
         valid = is_valid(self.xp, moved.reading)
         # What has diverged is taken back, and ends the episode.
         physics = jax.tree.map(
@@ -236,37 +238,52 @@ class RobotWorld:
         """
         xp, robot, episode, reading = self.xp, self.robot, state.episode, state.physics.reading
         action, target, force = driven
-        walking = episode.command > 0.0
-        later = gait.advance(xp, episode.phase, CONTROL_SECONDS)
-        phase = xp.where(walking, later, episode.phase)
+        seconds = robot.control_seconds / robot.time_scale
+        scaled = self._at_biped_size(episode.command)
+        phase = gait.advance(xp, episode.phase, seconds, scaled, rules.pace)
         facts = self._facts(episode.replace(phase=phase), reading, action, target)
-        terms = xp.stack([term(xp, facts) for term in self.task.functions], axis=-1)
+        judged = self._scaled(facts)
+        terms = xp.stack([term(xp, judged) for term in self.task.functions], axis=-1)
         tall = (1.0 + facts.height / robot.home_height).astype(np.float32)
         level = -facts.gravity[..., 2]
         fell = (tall < LOWEST) | (tall > HIGHEST) | (level < LEAST_UPRIGHT) | diverged
-        reward = xp.where(diverged, 0.0, (rules.weights * terms).sum(-1) * CONTROL_SECONDS)
+        reward = xp.where(diverged, 0.0, (rules.weights * terms).sum(-1) * robot.control_seconds)
         step = episode.step + 1
         over = step >= episode.push.start + rules.push_steps
-        again = self._draw_push(rules, step, uniform[..., :3])
+        again = draw_push(xp, rules, step, uniform[..., :3])
         push = Push(
             start=xp.where(over, again.start, episode.push.start),
             force=xp.where(over[..., None], again.force, episode.push.force),
         )
+        exact = self._sensed(facts, state.domain)
+        widths = self._each(NOISE)
+        noise = rules.noise * widths * (2.0 * uniform[..., 8:] - 1.0)
+        readings = xp.stack([exact + noise, episode.readings[..., 0, :]], axis=-2)
         after = episode.replace(
             step=step,
             phase=phase,
             speed=facts.speed,
             action=action,
+            earlier=episode.action,
+            readings=readings.astype(np.float32),
             feet=feet(xp, robot, reading),
             push=push,
         )
+        if self.task.moves:  # now and then something else is asked for
+            another = (uniform[..., 3] * rules.resample < 1.0) & (rules.resample > 0)
+            drawn = draw_command(xp, rules, uniform[..., 4:8])
+            after = after.replace(command=xp.where(another[..., None], drawn, episode.command))
+        seen = after.readings[..., 0, :]
+        if self.randomised:  # of this step, of the last, or of the one before
+            delay = state.domain.sensor_delay[..., None]
+            old = xp.where(delay == 1, episode.readings[..., 0, :], episode.readings[..., 1, :])
+            seen = xp.where(delay == 0, seen, old)
         state = state.replace(episode=after)
-        noise = rules.noise * (2.0 * uniform[..., 3:] - 1.0)
-        obs = self._observe(state, force, facts, noise)
+        obs = self._observe(state, force, facts, seen)
         info = Info(
             reading=reading,
             terms=terms,
-            command=episode.command,
+            command=episode.command[..., 0],
             velocity=facts.velocity[..., 0],
             height=reading.qpos[..., 2],
             contact=facts.contact,
@@ -279,34 +296,44 @@ class RobotWorld:
     def look(self, state: RobotState) -> Observation:
         """What is seen in the first moment of an episode, without noise."""
         facts = self._facts(state.episode, state.physics.reading, state.episode.action, None)
-        return self._observe(state, self.xp.zeros_like(state.episode.push.force), facts, None)
+        force = self.xp.zeros_like(state.episode.push.force)
+        return self._observe(state, force, facts, state.episode.readings[..., 0, :])
 
-    def _observe(
-        self, state: RobotState, force: Array, facts: Facts, noise: Array | None
-    ) -> Observation:
-        xp, n, episode, domain = self.xp, self.robot.num_joints, state.episode, state.domain
+    def _each(self, values: dict[str, float]) -> np.ndarray:
+        """(6 + 2 n,) of what is sensed: a number for each of its parts, repeated."""
+        n = self.robot.num_joints
+        sizes = {"gravity": 3, "turning": 3, "joints": n, "joint_speeds": n}
+        return np.repeat(list(values.values()), [sizes[x] for x in values]).astype(np.float32)
+
+    def _sensed(self, facts: Facts, domain: Domain) -> Array:
+        """What the sensors say (..., 6 + 2 n), without noise but with what they are wrong by."""
+        wrong = (domain.bias, domain.offset, self.xp.zeros_like(domain.offset))
+        exact = (facts.gravity, facts.turning, facts.joints, facts.joint_speeds)
+        return self.xp.concatenate(exact, axis=-1) + self.xp.concatenate(wrong, axis=-1)
+
+    def _observe(self, state: RobotState, force: Array, facts: Facts, seen: Array) -> Observation:
+        """seen: what the sensors said (..., 6 + 2 n), noise and delay included."""
+        xp, episode, domain = self.xp, state.episode, state.domain
         angle = 2.0 * math.pi * episode.phase
-        walking = facts.walking[..., None]
+        walking = gait.walks(xp, episode.command)[..., None]
         clock = xp.where(walking, xp.stack([xp.sin(angle), xp.cos(angle)], axis=-1), 0.0)
-        joints = facts.joints + domain.offset
-        exact = xp.concatenate([facts.gravity, facts.turning, joints, facts.joint_speeds], axis=-1)
-        sizes = [3, 3, n, n]
-        widths = np.repeat(list(NOISE.values()), sizes).astype(np.float32)
-        noisy = exact if noise is None else exact + widths * noise
-        scales = np.repeat(list(SCALES.values()), sizes).astype(np.float32)
-        known = xp.concatenate([episode.action, episode.command[..., None], clock], axis=-1)
-        policy = xp.concatenate([noisy * scales, known], axis=-1)
+        scales, asked = self._each(SCALES), slice(self.task.directions)
+        known = xp.concatenate([episode.action, episode.command[..., asked], clock], axis=-1)
+        policy = xp.concatenate([seen * scales, known], axis=-1)
+        dynamics, delay = domain.dynamics, domain.action_delay + domain.sensor_delay
+        world = (dynamics.friction - 1.0, dynamics.mass - 1.0, dynamics.strength - 1.0, delay)
         hidden = [
             facts.velocity,
             state.physics.reading.qvel[..., 2:3],
-            (facts.speed - episode.command)[..., None],
+            (facts.speed - episode.command)[..., asked],
             facts.height[..., None],
             facts.foot_height,
             facts.contact.astype(np.float32),
-            0.1 * force,
-            (domain.friction - 1.0)[..., None],
+            0.1 / self.robot.weight_scale * force,
+            xp.stack(world, axis=-1).astype(np.float32),
         ]
-        privileged = xp.concatenate([exact * scales, known, *hidden], axis=-1)
+        exact = self._sensed(facts, domain) * scales
+        privileged = xp.concatenate([exact, known, *hidden], axis=-1)
         return Observation(policy.astype(np.float32), privileged.astype(np.float32))
 
     def _facts(
@@ -316,31 +343,45 @@ class RobotWorld:
         velocity, touch = parts.pop("velocity")[..., :2], parts.pop("touch")
         home = robot.home_joints.astype(np.float32)
         moved = parts.pop("feet") - episode.feet
+        apart = parts.pop("feet_apart") / np.float32(robot.home_foot_distance)
+        now = self.xp.concatenate([velocity, parts["turning"][..., 2:]], axis=-1)
+        memory = robot.control_seconds / (MEMORY_SECONDS * robot.time_scale)
         return Facts(
             **parts,
             command=episode.command,
             velocity=velocity,
-            speed=episode.speed + MEMORY * (velocity[..., 0] - episode.speed),
+            speed=episode.speed + memory * (now - episode.speed),
             target=parts["joints"] if target is None else target - home,
             action=action,
             last_action=episode.action,
-            foot_velocity=moved / np.float32(CONTROL_SECONDS),
-            contact=touch > TOUCH,
+            foot_velocity=moved / np.float32(robot.control_seconds),
+            feet_apart=apart,
+            contact=touch > TOUCH * robot.weight_scale,
             phase=episode.phase,
-            walking=episode.command > 0.0,
+            walking=gait.walks(self.xp, episode.command),
             sideways=robot.sideways,
         )
 
-    def _draw_push(self, rules: Rules, step: Array, uniform: Array) -> Push:
-        """A push some steps after `step`, in a random direction."""
-        xp = self.xp
-        soonest, latest = rules.push_pause[..., 0], rules.push_pause[..., 1]
-        pause = soonest + xp.floor(uniform[..., 0] * (latest - soonest)).astype(np.int32)
-        least, most = rules.push_force[..., 0], rules.push_force[..., 1]
-        size = least + (most - least) * uniform[..., 1]
-        angle = 2.0 * math.pi * uniform[..., 2]
-        force = size[..., None] * xp.stack([xp.cos(angle), xp.sin(angle)], axis=-1)
-        return Push((step + pause).astype(np.int32), force.astype(np.float32))
+    def _scaled(self, facts: Facts) -> Facts:
+        """What a robot of the biped's size would have done in the place of this one."""
+        length, time = self.robot.length_scale, self.robot.time_scale
+        if length == 1.0:
+            return facts
+        return facts._replace(
+            command=self._at_biped_size(facts.command),
+            speed=self._at_biped_size(facts.speed),
+            velocity=facts.velocity / time,
+            height=facts.height / length,
+            turning=facts.turning * time,
+            joint_speeds=facts.joint_speeds * time,
+            foot_height=facts.foot_height / length,
+            foot_velocity=facts.foot_velocity / time,
+        )
+
+    def _at_biped_size(self, command: Array) -> Array:
+        """Speeds, m/s, and a yaw rate, rad/s, for a robot of the biped's size."""
+        time = self.robot.time_scale
+        return command * np.array([1.0 / time, 1.0 / time, time], np.float32)
 
     # One world ---------------------------------------------------------------------------------
 
@@ -352,6 +393,22 @@ class RobotWorld:
     ) -> tuple[RobotState, TimeStep]:
         state, action = jax.tree.map(lambda x: x[None], (state, action))
         return _first(self.step_many(key[None], state, action, params))
+
+    @property
+    def renderers(self) -> dict[str, Any]:
+        """What Gymnasium draws: by our own means, which need no graphics card."""
+        return {"rgb_array": self._drawn}
+
+    def gymnasium_metadata(self, env: PureEnv) -> dict[str, Any]:
+        return {"render_fps": self.robot.control_hz}
+
+    def _drawn(self, state: RobotState, params: Params) -> np.ndarray:
+        """A picture of one robot, uint8 (height, width, 3)."""
+        from worldloom.suites.robot.drawing import drawings
+        from worldloom.suites.robot.shapes import moving_shapes
+
+        moving = moving_shapes(self.robot, np.asarray(state.physics.reading.qpos)[None])
+        return np.asarray(next(drawings(moving, PICTURE, [0])))
 
     def describe(self) -> dict[str, Any]:
         """Static facts, for tables."""
