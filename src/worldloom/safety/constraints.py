@@ -40,6 +40,7 @@ import numpy as np
 from flax import struct
 
 from worldloom.core.types import Array, PyTree
+from worldloom.safety.recovery import Recovery, Stage, make_recovery
 from worldloom.safety.reductions import sum_last
 
 # How far below 0 the margin of an action may be that counts as safe, as a share of its row's scale.
@@ -123,7 +124,8 @@ class SafetyConstraints(struct.PyTreeNode):
     deviations: Array  # (): standard deviations of an ensemble that are taken off its mean
     latch_after: Array  # int32 (): emergencies in a row until the stop stays; 0: never
     model: jax.tree_util.Partial | None  # (obs (n,), action (m,)) -> (n,), or (E, n): an ensemble
-    backup: jax.tree_util.Partial | None  # obs (n,) -> action (m,); None: the emergency action
+    backup: jax.tree_util.Partial | None  # obs (n,) -> action (m,); None: emergency actions
+    recovery: Recovery | None  # on the way to `emergency`; None: there at once
     rated: tuple[int, ...] = struct.field(pytree_node=False)
     names: tuple[str, ...] = struct.field(pytree_node=False)  # of C rows
     hard: tuple[bool, ...] = struct.field(pytree_node=False)  # of C rows
@@ -171,12 +173,14 @@ def make_constraints(
     pivots: int | None = None,
     searches: int | None = None,
     actuators: Sequence[str] | None = None,
+    recovery: Sequence[Stage] = (),
 ) -> SafetyConstraints:
     """Constraints put together and checked; every defect is a ValueError.
 
-    emergency (m,): the action to fall back to; it must lie in the box. rate: the largest change in
-    a step, by the actuator's index. model: a known one gives the next observation (n,), a learned
-    ensemble of E gives (E, n); with weights that are to be traced, a `jax.tree_util.Partial`.
+    emergency (m,): the action to fall back to; it must lie in the box. recovery: stages on the way
+    there. rate: the largest change in a step, by the actuator's index. model: a known one gives the
+    next observation (n,), a learned ensemble of E gives (E, n); with weights that are to be traced,
+    a `jax.tree_util.Partial`.
     pivots: of a projection, see `project`; enough for the number of actuators by default.
     searches: how many points between a projection that failed and the emergency action are tried as
     well; 3 where there is a lookahead, whose rows bend, and none elsewhere.
@@ -243,6 +247,7 @@ def make_constraints(
         latch_after=jnp.int32(latch_after),
         model=_as_tree(model),
         backup=_as_tree(backup),
+        recovery=make_recovery(recovery, size),
         names=(*given, *(given[i] for i in rate), *(row.name for row in rows)),
         hard=(*[True] * size, *(i not in soft_rates for i in rate), *(row.hard for row in rows)),
         horizon=horizon,

@@ -237,12 +237,17 @@ class Controller:
 
         return await self._in_turn(name, run)
 
-    async def reset(self, name: str, previous: np.ndarray | None) -> Outcome:
-        """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
+    async def reset(
+        self, name: str, previous: np.ndarray | None, keep_stop: bool = False
+    ) -> Outcome:
+        """Lifts a latched stop; with previous (m,), forgets everything but where actuators are.
+
+        keep_stop: they were moved by others; a stop and an override stand.
+        """
 
         async def run(plant: Plant) -> Outcome:
             plant.require(previous)
-            return await self._reset(plant, previous)
+            return await self._reset(plant, previous, **({"keep_stop": True} if keep_stop else {}))
 
         return await self._in_turn(name, run, previous is not None)
 
@@ -312,7 +317,8 @@ class Controller:
         return outcome
 
     async def _reset(self, plant: Plant, previous: np.ndarray | None, **about: Any) -> Outcome:
-        after = partial(restarted, self.bundle, plant.memory, previous)
+        keep_stop = about.get("keep_stop", False)
+        after = partial(restarted, self.bundle, plant.memory, previous, keep_stop)
         return await self._change("reset", plant, {"previous": or_none(previous)} | about, after)
 
     def _ask(

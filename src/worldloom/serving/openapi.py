@@ -84,7 +84,7 @@ def describe(bundle: Bundle, version: str, *, with_token: bool, shadow: bool = F
             "lifts an emergency stop; with `previous`, forgets all but where the actuators are",
             "Plant",
             {"plant": PLANT_ID},
-            previous,
+            previous | {"keep_stop": FLAG},
         ),
         "/policy": get("what is served, and the newest record", _json(_ref("Policy")), refused),
         "/metrics": get(
@@ -131,6 +131,7 @@ def _schemas(bundle: Bundle) -> dict[str, Schema]:
             "signals": _object({"observation": OBJECTS, "action": OBJECTS}),
             "emergency": numbers,
             "emergency_action": action,
+            "recovery": OBJECTS,
             "shadow": FLAG,
             "log": _object({"seq": {"type": "integer", "minimum": -1}, "hash": HASH}),
         },

@@ -63,10 +63,17 @@ def make_app(
         return _changed(await controller.override(name, _position(content, "action")))
 
     async def reset(request: Request) -> Response:
-        """Lifts an emergency stop; with `previous`, forgets all but where the actuators are."""
-        content = answers.read_body(request.scope["body"], ["plant"], ["previous"])
-        name = answers.read_plant(content)
-        return _changed(await controller.reset(name, _position(content, "previous")))
+        """Lifts an emergency stop; with `previous`, forgets all but where the actuators are.
+
+        With `keep_stop`, only where they are is new: a stop and an override stand.
+        """
+        optional = ["previous", "keep_stop"]
+        content = answers.read_body(request.scope["body"], ["plant"], optional)
+        name, previous = answers.read_plant(content), _position(content, "previous")
+        keep_stop = content.get("keep_stop", False)
+        if not isinstance(keep_stop, bool) or (keep_stop and previous is None):
+            raise answers.BadField("keep_stop", "true or false, and true only with `previous`")
+        return _changed(await controller.reset(name, previous, keep_stop))
 
     def _position(content: Mapping[str, Any], field: str) -> np.ndarray | None:
         value = content.get(field)
@@ -109,6 +116,7 @@ def make_app(
         names = ("digest", "created", "worldloom", "signals", "constraints", "emergency")
         facts = {name: bundle.manifest[name] for name in names}
         facts["emergency_action"] = answers.physical(facts["emergency"], bundle.action)
+        facts["recovery"] = bundle.manifest.get("recovery", [])
         facts["shadow"] = controller.shadow
         return _json(facts | {"log": {"seq": journal.seq, "hash": journal.hash}})
 
