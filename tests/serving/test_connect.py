@@ -179,6 +179,66 @@ def test_without_the_server_the_emergency_action_is_written(linked):
     assert bus.values["who"] == Status.POLICY
 
 
+def test_a_server_that_is_back_goes_on_from_where_the_actuators_are(linked, log):
+    """The valve moved without it: its rate of 25 % a step counts from there, and a stop stands."""
+    bus = Dictionary()
+    connector, _, _ = linked(bus)
+    steps(connector)
+    there, connector.server = connector.server, Server("http://127.0.0.1:1", None, 1.0)
+    connector._emergency = {"valve": 100.0, "pump": 1500.0}
+    steps(connector, 2)
+    connector.server = there
+    steps(connector)
+    moved = records(log, "reset")[-1]
+    assert moved["keep_stop"]
+    assert moved["previous"] == pytest.approx([1.0, 1.0])
+    assert abs(bus.values["V"] - 100.0) <= 25.0 + 1e-4
+    bus.values["L"] = None
+    steps(connector, 3)  # which latches the stop
+    connector.server = Server("http://127.0.0.1:1", None, 1.0)
+    steps(connector)
+    connector.server, bus.values["L"] = there, 10.0
+    steps(connector)
+    assert records(log, "act")[-1]["report"]["latched"]
+    assert bus.values["who"] == Status.EMERGENCY
+
+
+def test_without_the_server_a_recovery_procedure_goes_on(linked):
+    bus = Dictionary(V=40.0)
+    connector, _, _ = linked(bus)
+    connector.server = Server("http://127.0.0.1:1", None, 1.0)
+    connector._recovery = [
+        {"steps": 1, "ramp": False, "to": {"pump": 500.0}},
+        {"steps": 2, "ramp": True, "to": {"valve": 80.0}},
+    ]
+    seen = []
+    for _ in range(4):
+        steps(connector)
+        seen.append((bus.values["V"], bus.values["P"]))
+    assert seen == [(40.0, 500.0), (60.0, 500.0), (80.0, 500.0), (HOME["valve"], HOME["pump"])]
+
+
+def test_a_server_in_shadow_mode_is_told_what_the_operator_does_and_nothing_is_written(served, log):
+    from serving.conftest import TOKEN
+
+    address, _ = served(log=log, shadow=True)
+    server = Server(f"http://{address[0]}:{address[1]}", TOKEN, 60.0)
+    bus, said = Dictionary(V=12.0), []
+    connector = Connector(CONNECTION, bus, server, said.append, Clock())
+    asyncio.run(connector.check())
+    steps(connector)
+    bus.values["V"] = 15.0  # by the operator
+    steps(connector)
+    assert [act["executed"][0] for act in records(log, "act")] == pytest.approx([-0.76, -0.7])
+    assert not any({"V", "P"} & set(write) for write in bus.writes)
+    assert bus.values["who"] == Status.OPERATOR
+    assert said == ["the operator has control, and the policy is compared"]
+    connector._shadow = False  # as if the server had been started anew, in shadow mode, meanwhile
+    steps(connector, 2)
+    assert not any({"V", "P"} & set(write) for write in bus.writes)
+    server.close()
+
+
 def test_a_policy_that_cannot_take_over_moves_nothing(linked):
     bus = Dictionary(on=0.0)
     connector, said, _ = linked(bus)

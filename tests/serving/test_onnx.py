@@ -26,7 +26,7 @@ def test_without_the_extra_the_remedy_is_named(small_plant, tmp_path, monkeypatc
 
 @pytest.fixture(scope="module")
 def exported(small_plant, compiled_once, tmp_path_factory):
-    """With several rows, which are swept over in a loop, a lookahead, which is another, and stages."""
+    """With several rows, which are swept over in a loop, a lookahead in another, and stages."""
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     constraints = make_constraints(

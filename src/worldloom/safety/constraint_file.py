@@ -24,9 +24,10 @@
 
 Only `emergency` must be there. What is not hard is an alarm: it is reported where it is crossed,
 and changes no action. A box is always hard; an alarm is written as a row of a single actuator,
-`linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. Every unit is checked against
-that of the signal. Every mistake is a ValueError of one line: file, key, what is wrong and
-what to do.
+`linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. A row's `alarm` is its priority
+(low, medium, high), its `deadband` how far within the bound an alarm ends (2 K). Every unit is
+checked against that of the signal. Every mistake is a ValueError of one line: file, key, what is
+wrong and what to do.
 """
 
 import math
@@ -42,6 +43,7 @@ from worldloom.core.types import Array
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.replay.dataset_checks import Range
 from worldloom.safety.constraints import (
+    Alarm,
     Barrier,
     LinearRow,
     SafetyConstraints,
@@ -55,7 +57,7 @@ from worldloom.safety.units import convert, parse_quantity, parse_unit
 KEYS = ("emergency", "recovery", "box", "rate", "linear", "state", "barriers", "lookahead")
 NUMBERS = ("deviations", "latch_after")
 MOST_STEPS = 10_000  # of a lookahead
-ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard")
+ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard", "alarm", "deadband")
 
 
 class SignalLike(Range, Protocol):
@@ -177,8 +179,8 @@ def _is_hard(entry: Mapping[str, Node]) -> bool:
     return entry["hard"].flag() if "hard" in entry else True
 
 
-# Name, weights, offset, hard and scale of a row.
-Row = tuple[str, list[float], float, bool, float]
+# Name, weights, offset, hard, scale and alarm of a row.
+Row = tuple[str, list[float], float, bool, float, Alarm]
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,8 @@ class _File:
             # Physical values are (low + high) / 2 + u (high - low) / 2.
             shares = sign * weights * (high - low) / 2.0
             rest = sign * (bound - float(weights @ (low + high)) / 2.0)
-            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry))
+            alarm = self.alarm(entry, weights, self.actuators)
+            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry), alarm=alarm)
 
     # Signals -------------------------------------------------------------------------------------
 
@@ -335,7 +338,20 @@ class _File:
         for name, node in part.items():
             entry = node.entries(ROW_KEYS + extra)
             weights, bound, sign, scale = self.sum(node, entry, self.signals, "signal")
-            yield (name, (-sign * weights).tolist(), sign * bound, _is_hard(entry), scale), entry
+            alarm = self.alarm(entry, weights, self.signals)
+            row = (name, (-sign * weights).tolist(), sign * bound, _is_hard(entry), scale, alarm)
+            yield row, entry
+
+    def alarm(self, entry: Mapping[str, Node], weights: np.ndarray, known: Signals) -> Alarm:
+        priority = entry["alarm"].text(("low", "medium", "high")) if "alarm" in entry else "medium"
+        deadband = 0.0
+        if "deadband" in entry:
+            node = entry["deadband"]
+            unit = next(s.unit for s, w in zip(known.values(), weights, strict=True) if w)
+            deadband = _value_in(node, unit, difference=True)
+            if deadband < 0.0:
+                raise node.error(f"{node.value}; it must not be negative")
+        return Alarm(priority, deadband)  # pyright: ignore[reportArgumentType]
 
     def barriers(self) -> Iterator[Barrier]:
         for row, entry in self.state_rows(self.part("barriers"), ("gamma", "disturbance")):

@@ -32,7 +32,7 @@ Actions are in [-1, 1] (shares of the actuators' ranges), observations in physic
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,16 @@ PIVOTS = 6  # for each actuator and one more: see `project`
 FLOAT32 = " in float32, between 1e-38 and 3e38"
 
 
+class Alarm(NamedTuple):
+    """How a row is told of where it is an alarm: its priority, and the margin that ends it."""
+
+    priority: Literal["low", "medium", "high"] = "medium"
+    deadband: float = 0.0  # in the row's unit
+
+
+USUAL_ALARM = Alarm()
+
+
 @dataclass(frozen=True)
 class Row:
     """Named weights of signals or actuators."""
@@ -67,6 +77,7 @@ class LinearRow(Row):
     bound: float
     hard: bool = True
     scale: float | None = None
+    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class StateRow(Row):
     offset: float
     hard: bool = True
     scale: float | None = None
+    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,7 @@ class SafetyConstraints(struct.PyTreeNode):
     rated: tuple[int, ...] = struct.field(pytree_node=False)
     names: tuple[str, ...] = struct.field(pytree_node=False)  # of C rows
     hard: tuple[bool, ...] = struct.field(pytree_node=False)  # of C rows
+    alarms: tuple[Alarm, ...] = struct.field(pytree_node=False)  # of C rows
     horizon: int = struct.field(pytree_node=False)  # N, steps of the lookahead
     passes: int = struct.field(pytree_node=False)  # linearisations of the model in a projection
     pivots: int = struct.field(pytree_node=False)  # rows taken up or let go of in a projection
@@ -215,6 +228,8 @@ def make_constraints(
         _check(finite, what, "numbers that are not finite", f"give finite ones{FLOAT32}")
         fits = _held(_scale(row)) and _scale(row) > 0
         _check(fits, what, f"scale={_scale(row):g}", f"it must be above 0{FLOAT32}")
+        deadband = row.alarm.deadband
+        _check(deadband >= 0.0, what, f"deadband={deadband:g}", "use 0 or more")
     for row in barriers:
         fits = _held(row.gamma) and 0 < row.gamma <= 1
         _check(fits, f"barrier {row.name}", f"gamma={row.gamma:g}", "use (0, 1]")
@@ -250,6 +265,7 @@ def make_constraints(
         recovery=make_recovery(recovery, size),
         names=(*given, *(given[i] for i in rate), *(row.name for row in rows)),
         hard=(*[True] * size, *(i not in soft_rates for i in rate), *(row.hard for row in rows)),
+        alarms=(*[USUAL_ALARM] * (size + len(rate)), *(row.alarm for row in rows)),
         horizon=horizon,
         passes=passes,
         pivots=pivots,

@@ -75,7 +75,7 @@ def log_rows(source: str, world: PlantWorld) -> Logged:
     of their ranges in [-1, 1].
     """
     plant: Any = world.plant
-    reward = None if plant.expression is None else _reward_function(plant)
+    reward = None if plant.expression is None else reward_function(plant)
     if Path(source).suffix.lower() in TABLES:
         seconds = plant.step_seconds if plant.resample else None
         method = plant.resample or "linear"
@@ -95,7 +95,7 @@ def log_rows(source: str, world: PlantWorld) -> Logged:
     return replace(logged, name=plant.name, provenance=provenance)
 
 
-def _reward_function(plant: LoggedPlant) -> RewardFunction:
+def reward_function(plant: LoggedPlant) -> RewardFunction:
     """What the description's expression makes of obs (N, n), action (N, m) and next obs (N, n)."""
     measured = [signal.name for signal in plant.mapping.observation]
     moved = [signal.name for signal in plant.action]
