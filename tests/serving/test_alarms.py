@@ -76,12 +76,12 @@ def test_what_is_shelved_is_silent_until_its_time_is_up():
     assert alarms.ringing(62.0)["low"] == 1
 
 
-HOT, MILD = [2.5, 10.0, -5.0], [0.0, 10.0, -5.0]
+HOT, MILD = [6.0, 10.0, -5.0], [0.0, 10.0, -5.0]
 
 
 @pytest.fixture
 def manifest(bundle):
-    """As if the barrier were a hard row of the state: an alarm where the temperature is above 2."""
+    """As if the barrier were a hard row of the state, which HOT crosses whatever is done."""
     rows = [
         row | ({"kind": "state", "priority": "high"} if row["name"] == "barrier:first" else {})
         for row in bundle.manifest["constraints"]

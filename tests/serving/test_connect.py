@@ -320,6 +320,8 @@ def test_a_file_is_read(tmp_path):
         (("plant:", "plnt:"), r"did you mean 'plant'"),
         (("holding:100:float32", "ns=2;s=V"), r"actuators\.valve: .*no register"),
         (("http:", "ftp:"), r"server: .*write http://HOST:PORT"),
+        (("unit-3", "unit 3"), r"plant: 'unit 3'; use letters, digits"),
+        (("modbus://127.0.0.1:502/1", "opc.tcp://h"), r"signals\.temperature: .*no node id of OPC"),
         (
             ("stale_after: 5", "positions: {pump: holding:1:int16}\nstale_after: 5"),
             r"'pump' is not",

@@ -112,13 +112,20 @@ class Alarms:
             }
             for plant, name in {**since, **self._shelved}
         ]
-        return sorted(
-            rows, key=lambda row: (PRIORITIES.index(row["priority"]), row["since"] or math.inf)
-        )
+
+        def rank(row: Mapping[str, Any]) -> tuple[int, float]:
+            since = math.inf if row["since"] is None else row["since"]
+            return PRIORITIES.index(row["priority"]), since
+
+        return sorted(rows, key=rank)
 
     def ringing(self, now: float) -> Counter[str]:
         """How many alarms are active and not shelved, by priority."""
-        rows = [row for row in self.listed(now) if row["since"] and not row["shelved_until"]]
+        rows = [
+            row
+            for row in self.listed(now)
+            if row["since"] is not None and row["shelved_until"] is None
+        ]
         return Counter({name: 0 for name in PRIORITIES}) + Counter(r["priority"] for r in rows)
 
 
@@ -137,7 +144,7 @@ def alarm_report(
     """
     result, alarms = Verification(str(path)), Alarms(manifest["constraints"])
     counts = {name: Counter[str]() for name in alarms.priorities}
-    seconds: Counter[str] = Counter()
+    seconds = dict.fromkeys(alarms.priorities, 0.0)
     begun: dict[tuple[str, str], float] = {}
     ended: dict[tuple[str, str], float] = {}
     seen: dict[str, list[float]] = {}  # plant -> first and last time

@@ -113,8 +113,8 @@ def changes(former: str | Path, bundle: str | Path) -> list[str]:
         files = read_policy(folder, PLANT_POLICY)[1]
         name = "constraints.yaml" if "constraints.yaml" in files else "constraints.json"
         texts.append(files[name].decode("utf-8", "replace").splitlines())
-    names = (str(former), str(bundle))
-    return list(difflib.unified_diff(*texts, *names, lineterm="", n=1))
+    before, after = texts
+    return list(difflib.unified_diff(before, after, str(former), str(bundle), lineterm="", n=1))
 
 
 def _holds(key: Any, approval: dict[str, Any]) -> bool:

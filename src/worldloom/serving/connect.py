@@ -29,6 +29,7 @@ This is no safety instrumented function: it belongs below one.
 """
 
 import asyncio
+import re
 import secrets
 import time
 from collections import Counter
@@ -43,6 +44,7 @@ from worldloom.core.names import listed, shown
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.serving.client import NoAnswer, Server
 from worldloom.serving.field_bus import Bus, BusError, Reading, make_bus, parse_register
+from worldloom.serving.records import PLANT
 
 MOST_VALUE = 2**15 - 1  # of the heartbeat, which may be a register of 16 bits
 
@@ -109,13 +111,21 @@ def read_connection(path: str | Path) -> Connection:
     strange = set(values.get("positions", ())) - set(values["actuators"])
     if strange:
         raise entries["positions"].error(f"{shown(min(strange))} is not one of the actuators")
+    if not re.fullmatch(PLANT, values["plant"]):
+        text = f"{shown(values['plant'])}; use letters, digits, '.', '_' and '-', 64 at most"
+        raise entries["plant"].error(text)
     if urlsplit(values["server"]).scheme != "http":
         raise entries["server"].error(f"{shown(values['server'])}; write http://HOST:PORT")
     return Connection(**values)
 
 
+_NODE_ID = re.compile(r"((ns=\d+|nsu=[^;]+);)?[isgb]=.+")
+
+
 def _place(node: Node, bus: str) -> str:
     place = node.text()
+    if bus.startswith("opc.tcp:") and not _NODE_ID.fullmatch(place):
+        raise node.error(f"{shown(place)} is no node id of OPC UA; write ns=2;s=NAME or ns=2;i=7")
     if bus.startswith("modbus:"):
         try:
             parse_register(place)

@@ -57,6 +57,8 @@ def read_log(source: str, world: PlantWorld) -> Dataset:
     fatal = logged.check().fatal()
     if fatal is not None:
         every = f"`worldloom data check {source} --env PLANT.yaml` lists every defect"
+        if "outside of [-1, 1]" in fatal.message:
+            every = f"low and high of {plant.name}'s description are -1 and 1; {every}"
         raise ValueError(one_line(f"{source}: {fatal.message}; {every}"))
     data = logged.dataset()
     if not plant.limits:

@@ -10,6 +10,7 @@ by orders of magnitude (`docs/plant-from-logs.md`).
 """
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -76,7 +77,7 @@ class Fmu:
         path: str,
         signals: tuple[Signal, ...],
         actuators: tuple[Signal, ...],
-        names: Mapping[str, str | int],
+        names: Mapping[str, Any],
         step_seconds: float,
     ):
         try:
@@ -93,8 +94,6 @@ class Fmu:
             self._major = about.fmiVersion[0]
             if about.coSimulation is None or self._major not in _KINDS:
                 raise ValueError("it is no co-simulation of FMI 2 or 3")
-            self._folder = fmpy.extract(path)
-            self._fmu: Any = instantiate_fmu(self._folder, about, fmi_type="CoSimulation")
         except Exception as error:  # fmpy raises whatever its parsers do
             raise ValueError(one_line(f"simulator {path}: {error}", 300)) from None
         self._path, self._seconds, self._begun = path, step_seconds, False
@@ -117,12 +116,19 @@ class Fmu:
             if variable.causality in ("parameter", "input") or variable.initial == "exact"
         ]
         self._starts = [i for i in settable if self._signals[i][0].variability != "constant"]
+        self._folder = tempfile.mkdtemp(prefix="worldloom-fmu-")
+        try:
+            fmpy.extract(path, self._folder)
+            self._fmu: Any = instantiate_fmu(self._folder, about, fmi_type="CoSimulation")
+        except Exception as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise self._failed(error) from None
 
-    def _variable(self, signal: Signal, name: str | int, known: Mapping[str, Any]) -> Any:
+    def _variable(self, signal: Signal, name: str, known: Mapping[str, Any]) -> Any:
         """A signal's variable, and scale and offset from its unit to the signal's."""
         where = f"simulator {self._path}: {signal.name}"
         if name not in known:
-            raise ValueError(one_line(f"{where}: no variable {name}; {suggest(str(name), known)}"))
+            raise ValueError(one_line(f"{where}: no variable {name}; {suggest(name, known)}"))
         variable = known[name]
         if variable.type not in _KINDS[self._major]:
             raise ValueError(f"{where}: {name} is of type {variable.type}; a real one is needed")
@@ -203,7 +209,7 @@ class GymnasiumSimulator:
         name: str,
         signals: tuple[Signal, ...],
         actuators: tuple[Signal, ...],
-        names: Mapping[str, str | int],
+        names: Mapping[str, Any],
         step_seconds: float,
     ):
         try:
@@ -312,11 +318,12 @@ def play(
                 break
         return rows.columns()
 
-    bare, filtered = (
-        Trajectories(*(np.stack(x, 1) for x in zip(*runs, strict=True)))
-        for way in (False, True)
-        for runs in [[episode(way, i) for i in range(episodes)]]
-    )
+    def whole(filtered: bool) -> Trajectories:
+        runs = [episode(filtered, i) for i in range(episodes)]
+        columns: Any = (np.stack(column, 1) for column in zip(*runs, strict=True))
+        return Trajectories(*columns)
+
+    bare, filtered = whole(False), whole(True)
     limits = world.plant.limits
     return PlantEvaluation(
         bare=outcome(bare, gamma),
