@@ -419,6 +419,79 @@ def test_a_plant_on_opc_ua(at_server, log):
 
 
 @pytest.mark.slow
+def test_on_opc_ua_a_policy_looks_on_takes_over_without_a_jump_and_hands_back(served, log):
+    """The operator's valve is at 2 %, and its rate is 25 % a step; nobody else may move it."""
+    asyncua = pytest.importorskip("asyncua", reason="the extra bus brings it")
+    from serving.conftest import TOKEN
+
+    async def run():
+        server = asyncua.Server()
+        await server.init()
+        server.set_endpoint("opc.tcp://127.0.0.1:0/")
+        space = await server.register_namespace("plant")
+        start = USUAL | {"V": 2.0, "P": 600.0, "on": True, "plc": 0, "beat": 0, "who": 0}
+        nodes = {}
+        for name, value in start.items():
+            node_id = asyncua.ua.NodeId(name, space)
+            nodes[name] = await server.nodes.objects.add_variable(node_id, name, value)
+            await nodes[name].set_writable()
+
+        async def now():
+            names = ("V", "P", "beat", "who")
+            return dict(zip(names, [await nodes[n].read_value() for n in names], strict=True))
+
+        async with server:
+            port = server.bserver._server.sockets[0].getsockname()[1]
+            place = {name: node.nodeid.to_string() for name, node in nodes.items()}
+
+            def connector_of(address):
+                made = replace(
+                    CONNECTION, server=f"http://{address[0]}:{address[1]}", period=120.0,
+                    bus=f"opc.tcp://127.0.0.1:{port}/", stale_after=3600.0,
+                    signals={"temperature": place["T"], "level": place["L"], "flow": place["F"]},
+                    actuators={"valve": place["V"], "pump": place["P"]}, enable=place["on"],
+                    alive=place["plc"], heartbeat=place["beat"], status=place["who"],
+                )  # fmt: skip
+                return make_connector(made, TOKEN, lambda text: None)
+
+            shadow = connector_of(served(log=log.with_name("shadow.jsonl"), shadow=True)[0])
+            await shadow.check()
+            await shadow.step()
+            seen = [await now()]
+            await shadow.bus.close()
+            control = connector_of(served(log=log)[0])
+            await nodes["on"].write_value(False)
+            await control.check()
+            await control.step()
+            await nodes["on"].write_value(True)
+            await control.step()
+            seen.append(await now())
+            later = control._clock
+            control._clock = lambda: later() + 7200.0  # and the plant's side has not been heard of
+            await control.step()
+            seen.append(await now())
+            await nodes["on"].write_value(False)
+            await nodes["V"].write_value(77.0)
+            await control.step()
+            seen.append(await now())
+            await control.bus.close()
+        for connector in (shadow, control):
+            connector.server.close()
+        return seen
+
+    looked_on, taken_over, silent, handed_back = asyncio.run(run())
+    assert (looked_on["V"], looked_on["P"], looked_on["beat"], looked_on["who"]) == (2, 600, 0, 0)
+    (compared,) = records(log.with_name("shadow.jsonl"), "act")
+    assert compared["executed"] == pytest.approx([-0.96, -0.8])
+    assert abs(taken_over["V"] - 2.0) <= 25.0 + 1e-4
+    assert (taken_over["beat"], taken_over["who"]) == (1, Status.POLICY)
+    assert (silent["beat"], silent["who"]) == (2, Status.EMERGENCY)
+    assert records(log, "act")[-1]["obs"] == ["nan"] * 3
+    assert (handed_back["V"], handed_back["beat"]) == (77.0, 2)  # its own, and no heartbeat
+    assert handed_back["who"] == Status.OPERATOR
+
+
+@pytest.mark.slow
 def test_a_plant_on_modbus(at_server, log):
     pytest.importorskip("pymodbus", reason="the extra bus brings it")
     from pymodbus.client import AsyncModbusTcpClient

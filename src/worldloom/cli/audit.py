@@ -79,8 +79,8 @@ def _alarms(args: Alarms) -> int:
     facts = facts_of(result)
     if args.json or not facts["sound"]:
         return _show(facts | {"alarms": found}, args.json, "")
-    head = ["alarm", "priority", "went off", "again within a minute", "seconds"]
-    rows = [[*list(row.values())[:-1], _figure(row["seconds"])] for row in found["alarms"]]
+    head = ["alarm", "priority", "went off", "again within a minute"]
+    rows = [list(row.values()) for row in found["alarms"]]
     console.table(f"{args.log}: {found['plants']} plants, {found['hours']:.3g} hours", head, rows)
     trips = ", ".join(f"{count} by {cause}" for cause, count in found["trips"].items())
     facts = {"trips": trips or "none", "interventions": found["interventions"]}

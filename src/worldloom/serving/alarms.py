@@ -119,14 +119,10 @@ class Alarms:
 
         return sorted(rows, key=rank)
 
-    def ringing(self, now: float) -> Counter[str]:
-        """How many alarms are active and not shelved, by priority."""
-        rows = [
-            row
-            for row in self.listed(now)
-            if row["since"] is not None and row["shelved_until"] is None
-        ]
-        return Counter({name: 0 for name in PRIORITIES}) + Counter(r["priority"] for r in rows)
+    def ringing(self, now: float) -> int:
+        """How many alarms are active and not shelved."""
+        rows = [(row["since"], row["shelved_until"]) for row in self.listed(now)]
+        return sum(since is not None and until is None for since, until in rows)
 
 
 # From the record ---------------------------------------------------------------------------------
@@ -143,68 +139,49 @@ def alarm_report(
     no log can say: evaluations in a simulator count that.
     """
     result, alarms = Verification(str(path)), Alarms(manifest["constraints"])
-    counts = {name: Counter[str]() for name in alarms.priorities}
-    seconds = dict.fromkeys(alarms.priorities, 0.0)
-    begun: dict[tuple[str, str], float] = {}
+    rung, again, trips = Counter[str](), Counter[str](), Counter[str]()
     ended: dict[tuple[str, str], float] = {}
     seen: dict[str, list[float]] = {}  # plant -> first and last time
-    tripping: dict[str, bool] = {}
-    trips, interventions = Counter[str](), 0
+    tripping: set[str] = set()
+    interventions = 0
 
     def visit(group: list[Record]) -> None:
         nonlocal interventions
         for line, content in group:
             if line.kind not in ("act", "emergency") or line.plant is None:
                 continue
-            plant, now = line.plant, float(content["time"])
+            plant, now, report = line.plant, float(content["time"]), content.get("report")
             seen.setdefault(plant, [now, now])[1] = now
-            report = content.get("report")
             trip = report is None or report["emergency"]
-            if trip and not tripping.get(plant):
+            if trip and plant not in tripping:
                 trips[_cause(content, report)] += 1
-            tripping[plant] = trip
+            (tripping.add if trip else tripping.discard)(plant)
             if report is None:
                 continue
             interventions += bool(report["intervened"]) and not trip
-            margins = np.asarray([[float(x) for x in report["margins_after"]]])
+            margins = np.asarray([report["margins_after"]], float)
             stopped = np.asarray([content["after"]["latched"]])
             for _, name, active in alarms.update([plant], margins, stopped, now):
-                key = (plant, name)
-                if active:
-                    counts[name]["activations"] += 1
-                    counts[name]["chattering"] += now - ended.get(key, -math.inf) < CHATTER
-                    begun[key] = now
-                else:
-                    ended[key] = now
-                    seconds[name] += now - begun.pop(key)
+                rung[name] += active
+                again[name] += active and now - ended.get((plant, name), -math.inf) < CHATTER
+                if not active:
+                    ended[plant, name] = now
 
     walk(path, result, manifest["digest"], None, visit)
-    for (plant, name), at in begun.items():
-        seconds[name] += seen[plant][1] - at
     hours = sum(last - first for first, last in seen.values()) / 3600.0
-    rows = [
-        {
-            "alarm": name,
-            "priority": alarms.priorities[name],
-            "activations": counts[name]["activations"],
-            "chattering": counts[name]["chattering"],
-            "seconds": seconds[name],
-        }
-        for name in alarms.priorities
-    ]
-    demanded, total = trips["limit"], sum(trips.values())
-
-    def rate(count: int) -> float | None:
-        return count / hours if hours else None
-
+    demands, spurious = trips["limit"] + interventions, trips.total() - trips["limit"]
+    known = alarms.priorities.items()
     return result, {
         "plants": len(seen),
         "hours": hours,
-        "alarms": rows,
+        "alarms": [
+            {"alarm": n, "priority": p, "activations": rung[n], "chattering": again[n]}
+            for n, p in known
+        ],
         "trips": dict(trips),
         "interventions": interventions,
-        "demand_rate": rate(demanded + interventions),  # an hour of one plant
-        "spurious_trip_rate": rate(total - demanded),
+        "demand_rate": demands / hours if hours else None,  # an hour of one plant
+        "spurious_trip_rate": spurious / hours if hours else None,
     }
 
 

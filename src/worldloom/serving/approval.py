@@ -9,6 +9,7 @@ import difflib
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,8 @@ def approve(
 def approvals(bundle: str | Path) -> list[dict[str, Any]]:
     """What `approval.json` of a bundle holds, checked or not."""
     path = Path(bundle) / APPROVAL
-    if not path.exists():
-        return []
     try:
-        content = read_json(path)["approvals"]
-        return [dict(one) for one in content]
+        return [dict(one) for one in read_json(path)["approvals"]] if path.exists() else []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(one_line(f"{path} cannot be read ({error!r}); approve it again")) from None
 
@@ -89,21 +87,19 @@ def require_approval(
     if not keys:
         return []
     public = {str(path): _key(path, private=False) for path in keys}
-    given, valid = approvals(bundle), []
-    for path, key in public.items():
-        mine = [one for one in given if one.get("by") == _raw(key).hex()]
-        if not mine:
+    given = {one.get("by"): one for one in approvals(bundle)}
+    valid = [given.get(_raw(key).hex()) for key in public.values()]
+    for (path, key), one in zip(public.items(), valid, strict=True):
+        if one is None:
             raise ValueError(f"{bundle} is not approved by {path}; run `worldloom approve` with it")
-        for one in mine:
-            if not _holds(key, one):
-                raise ValueError(f"{bundle}: the approval by {path} is forged or damaged")
-            if one["digest"] != digest:
-                raise ValueError(
-                    f"{bundle} holds policy {digest[:12]}, and {path} approved "
-                    f"{str(one['digest'])[:12]}: it was changed since; approve it again"
-                )
-        valid.append(mine[-1])
-    return valid
+        if not _holds(key, one):
+            raise ValueError(f"{bundle}: the approval by {path} is forged or damaged")
+        if one["digest"] != digest:
+            raise ValueError(
+                f"{bundle} holds policy {digest[:12]}, and {path} approved {one['digest'][:12]}: "
+                "it was changed since; approve it again"
+            )
+    return [one for one in valid if one is not None]
 
 
 def changes(former: str | Path, bundle: str | Path) -> list[str]:
@@ -139,19 +135,17 @@ def _raw(key: Any) -> bytes:
 
 def _key(path: str | Path, *, private: bool) -> Any:
     serialization, ed25519 = _crypto()
-    what = "private" if private else "public"
+    what, kind, load = "public", ed25519.Ed25519PublicKey, serialization.load_pem_public_key
+    if private:
+        what, kind = "private", ed25519.Ed25519PrivateKey
+        load = partial(serialization.load_pem_private_key, password=None)
     try:
-        content = Path(path).read_bytes()
-        if private:
-            key = serialization.load_pem_private_key(content, None)
-        else:
-            key = serialization.load_pem_public_key(content)
+        key = load(Path(path).read_bytes())
     except OSError as error:
         raise ValueError(f"{path}: the key cannot be read: {error.strerror}") from None
     except (ValueError, TypeError):
         key = None
-    kinds = (ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey)
-    if not isinstance(key, kinds[not private]):
+    if not isinstance(key, kind):
         raise ValueError(
             f"{path} is no {what} Ed25519 key in PEM; `worldloom approve --new-key FILE` makes one"
         )

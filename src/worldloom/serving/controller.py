@@ -170,7 +170,7 @@ class Controller:
             "worldloom_plants": len(self.plants),
             "worldloom_plants_latched": self.plants.latched(),
             "worldloom_waiting": self._waiting(),
-            "worldloom_alarms_active": sum(self.alarms.ringing(time.time()).values()),
+            "worldloom_alarms_active": self.alarms.ringing(time.time()),
             "worldloom_log_records": self.journal.seq + 1,
             "worldloom_log_bytes": self.journal.size,
         }

@@ -109,6 +109,7 @@ def make_logged_problem(config: TrainConfig, env: PureEnv, folder: Path | None) 
     def truth(policy: PolicyState, episodes: int, seed: int) -> PlantEvaluation:
         from worldloom.suites.plant.simulators import make_simulator, play
 
+        console.phase("playing in the simulator", note=plant.simulator.name)
         with closing(make_simulator(plant)) as simulator:
             known = {"episodes": episodes, "gamma": gamma_of(config), "seed": seed}
             return play(simulator, world, policy, constraints(), data(), **known)

@@ -5,14 +5,14 @@
       variables: {position: mass.s}     # where names differ; of Gymnasium, indices of its vectors
 
 They are the truth to compare with: nothing is learned from them, and no policy is chosen by them.
-A step goes through Python, one plant at a time, so that they are slower than a plant written in JAX
-by orders of magnitude (`docs/plant-from-logs.md`).
+A step goes through Python, one plant at a time: slower than a plant in JAX by orders of magnitude.
 """
 
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,16 +52,26 @@ class Simulator(Protocol):
 
 def make_simulator(plant: Any) -> Simulator:
     """The simulator that a plant's description names; a ValueError of one line where it cannot."""
-    source = plant.simulator
-    signals, actuators = plant.observation[: len(plant.mapping.observation)], plant.action
-    made: dict[str, Callable[..., Simulator]] = {"fmu": Fmu, "gymnasium": GymnasiumSimulator}
-    make = made[source.kind]
-    return make(source.name, signals, actuators, dict(source.variables), plant.step_seconds)
+    source, signals = plant.simulator, plant.observation[: len(plant.mapping.observation)]
+    names = dict(source.variables)
+    if source.kind == "gymnasium":
+        return GymnasiumSimulator(source.name, signals, plant.action, names)
+    if plant.expression is None:
+        raise ValueError(
+            f"simulator {source.name}: the reward of {plant.name} is a column of the log, which no "
+            "FMU has; write it as an expression"
+        )
+    return Fmu(source.name, signals, plant.action, names, plant.step_seconds)
 
 
-# FMI ---------------------------------------------------------------------------------------------
-
-_KINDS = {"2": ("Real",), "3": ("Float64", "Float32")}
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Makes one line of whatever a simulator raises."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error) or type(error).__name__
+        raise ValueError(one_line(f"simulator {name}: {text}", 300)) from None
 
 
 class Fmu:
@@ -87,118 +97,103 @@ class Fmu:
             raise ImportError(
                 "an FMU needs fmpy, which is not installed; pip install 'worldloom[fmu]'"
             ) from None
-        if not Path(path).is_file():
-            raise ValueError(f"simulator {path}: there is no such file; check the path")
-        try:
-            about: Any = fmpy.read_model_description(path)
-            self._major = about.fmiVersion[0]
-            if about.coSimulation is None or self._major not in _KINDS:
-                raise ValueError("it is no co-simulation of FMI 2 or 3")
-        except Exception as error:  # fmpy raises whatever its parsers do
-            raise ValueError(one_line(f"simulator {path}: {error}", 300)) from None
         self._path, self._seconds, self._begun = path, step_seconds, False
-        known = {variable.name: variable for variable in about.modelVariables}
-        self._signals, self._actuators = (
-            [self._variable(signal, names.get(signal.name, signal.name), known) for signal in part]
-            for part in (signals, actuators)
-        )
-        for signal, (variable, *_) in zip(actuators, self._actuators, strict=True):
-            if variable.causality != "input":
-                raise ValueError(
-                    f"simulator {path}: {signal.name} is moved, and {variable.name} is of "
-                    f"causality {variable.causality}; name an input under `variables`"
-                )
-        kinds = [variable.causality for variable, *_ in self._signals]
-        self._outside = [i for i, kind in enumerate(kinds) if kind == "input"]
-        settable = [
-            i
-            for i, (variable, *_) in enumerate(self._signals)
-            if variable.causality in ("parameter", "input") or variable.initial == "exact"
+        with _told(path):
+            if not Path(path).is_file():
+                raise ValueError("there is no such file; check the path")
+            about: Any = fmpy.read_model_description(path)
+            self._two = about.fmiVersion.startswith("2")
+            if about.coSimulation is None or about.fmiVersion[0] not in "23":
+                raise ValueError("it is no co-simulation of FMI 2 or 3")
+            known = {variable.name: variable for variable in about.modelVariables}
+            self._signals, self._actuators = (
+                [_variable(signal, names.get(signal.name, signal.name), known) for signal in part]
+                for part in (signals, actuators)
+            )
+            for signal, (variable, *_) in zip(actuators, self._actuators, strict=True):
+                if variable.causality != "input":
+                    raise ValueError(
+                        f"{signal.name} is moved, and {variable.name} is of causality "
+                        f"{variable.causality}; name an input under `variables`"
+                    )
+        outside = [variable.causality == "input" for variable, *_ in self._signals]
+        starts = [
+            variable.variability != "constant"
+            and (variable.causality in ("parameter", "input") or variable.initial == "exact")
+            for variable, *_ in self._signals
         ]
-        self._starts = [i for i in settable if self._signals[i][0].variability != "constant"]
+        self._outside, self._starts = (np.flatnonzero(part).tolist() for part in (outside, starts))
         self._folder = tempfile.mkdtemp(prefix="worldloom-fmu-")
         try:
-            fmpy.extract(path, self._folder)
-            self._fmu: Any = instantiate_fmu(self._folder, about, fmi_type="CoSimulation")
-        except Exception as error:
+            with _told(path):
+                fmpy.extract(path, self._folder)
+                self._fmu: Any = instantiate_fmu(self._folder, about, fmi_type="CoSimulation")
+        except ValueError:
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise self._failed(error) from None
-
-    def _variable(self, signal: Signal, name: str, known: Mapping[str, Any]) -> Any:
-        """A signal's variable, and scale and offset from its unit to the signal's."""
-        where = f"simulator {self._path}: {signal.name}"
-        if name not in known:
-            raise ValueError(one_line(f"{where}: no variable {name}; {suggest(name, known)}"))
-        variable = known[name]
-        if variable.type not in _KINDS[self._major]:
-            raise ValueError(f"{where}: {name} is of type {variable.type}; a real one is needed")
-        unit = variable.unit or signal.unit
-        try:
-            offset = convert(0.0, unit, signal.unit)
-            return variable, convert(1.0, unit, signal.unit) - offset, offset
-        except ValueError as error:
-            raise ValueError(one_line(f"{where}: {error}")) from None
+            raise
 
     def reset(self, seed: int, logged: np.ndarray) -> np.ndarray:
-        fmu, self._logged, self._step = self._fmu, logged, 0
-        try:
+        self._logged, self._step = logged, 0
+        with _told(self._path):
             if self._begun:
-                fmu.reset()
+                self._fmu.reset()
             self._begun = True
-            if self._major == "2":
-                fmu.setupExperiment(startTime=0.0)
+            if self._two:
+                self._fmu.setupExperiment(startTime=0.0)
             self._set([self._signals[i] for i in self._starts], logged[0][self._starts])
-            fmu.enterInitializationMode()
-            fmu.exitInitializationMode()
+            self._fmu.enterInitializationMode()
+            self._fmu.exitInitializationMode()
             return self._observe()
-        except Exception as error:
-            raise self._failed(error) from None
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float | None, bool]:
-        try:
+        with _told(self._path):
             self._set(self._actuators, action)
-            row = self._logged[min(self._step, len(self._logged) - 1)]
-            self._set([self._signals[i] for i in self._outside], row[self._outside])
+            self._set([self._signals[i] for i in self._outside], self._now()[self._outside])
             self._fmu.doStep(self._step * self._seconds, self._seconds)
             self._step += 1
             return self._observe(), None, False
-        except Exception as error:
-            raise self._failed(error) from None
 
     def close(self) -> None:
         try:
-            if self._begun:
-                self._fmu.terminate()
-            self._fmu.freeInstance()
-        except Exception as error:
-            raise self._failed(error) from None
+            with _told(self._path):
+                if self._begun:
+                    self._fmu.terminate()
+                self._fmu.freeInstance()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _now(self) -> np.ndarray:
+        return self._logged[min(self._step, len(self._logged) - 1)]
+
     def _set(self, places: list[Any], values: np.ndarray) -> None:
         if places:
-            write = self._fmu.setReal if self._major == "2" else self._fmu.setFloat64
-            numbers = [
-                (float(x) - offset) / scale
-                for (_, scale, offset), x in zip(places, values, strict=True)
-            ]
+            pairs = zip(places, values, strict=True)
+            numbers = [(float(x) - offset) / scale for (_, scale, offset), x in pairs]
+            write = self._fmu.setReal if self._two else self._fmu.setFloat64
             write([variable.valueReference for variable, *_ in places], numbers)
 
     def _observe(self) -> np.ndarray:
-        read = self._fmu.getReal if self._major == "2" else self._fmu.getFloat64
+        read = self._fmu.getReal if self._two else self._fmu.getFloat64
         values = read([variable.valueReference for variable, *_ in self._signals])
         pairs = zip(self._signals, values, strict=True)
         obs = np.asarray([x * scale + offset for (_, scale, offset), x in pairs], np.float64)
-        # What comes from outside is what the log has, also before the next step sets it.
-        row = self._logged[min(self._step, len(self._logged) - 1)]
-        obs[self._outside] = row[self._outside]
+        obs[self._outside] = self._now()[self._outside]  # which the next step sets
         return obs
 
-    def _failed(self, error: Exception) -> ValueError:
-        return ValueError(one_line(f"simulator {self._path}: {error}", 300))
 
-
-# Gymnasium ---------------------------------------------------------------------------------------
+def _variable(signal: Signal, name: str, known: Mapping[str, Any]) -> tuple[Any, float, float]:
+    """A signal's variable, and scale and offset from its unit to the signal's."""
+    if name not in known:
+        raise ValueError(f"{signal.name}: no variable {name}; {suggest(name, known)}")
+    variable = known[name]
+    if variable.type not in ("Real", "Float64"):
+        raise ValueError(f"{signal.name}: {name} is of type {variable.type}; use a real one")
+    try:
+        unit = variable.unit or signal.unit
+        offset = convert(0.0, unit, signal.unit)
+        return variable, convert(1.0, unit, signal.unit) - offset, offset
+    except ValueError as error:
+        raise ValueError(f"{signal.name}: {error}") from None
 
 
 class GymnasiumSimulator:
@@ -210,58 +205,46 @@ class GymnasiumSimulator:
         signals: tuple[Signal, ...],
         actuators: tuple[Signal, ...],
         names: Mapping[str, Any],
-        step_seconds: float,
     ):
         try:
             import gymnasium
         except ImportError:
             raise ImportError("this simulator needs gymnasium; pip install gymnasium") from None
-        try:
-            self._env: Any = gymnasium.make(name)
-        except Exception as error:  # whatever an environment's constructor raises
-            raise ValueError(one_line(f"simulator {name}: {error}", 300)) from None
-        self._name, self._size = name, len(actuators)
+        self._name = name
         self._at, self._to = (
             [names.get(signal.name, i) for i, signal in enumerate(part)]
             for part in (signals, actuators)
         )
-        for what, space, part, places in (
-            ("signals", self._env.observation_space, signals, self._at),
-            ("actuators", self._env.action_space, actuators, self._to),
-        ):
-            shape = getattr(space, "shape", None)
-            if shape is None or len(shape) != 1 or not isinstance(space, gymnasium.spaces.Box):
-                raise ValueError(f"simulator {name}: its {what} are {space}; a vector is needed")
-            whole = sorted(places) == list(range(shape[0])) if part is actuators else True
-            if not whole or not all(isinstance(i, int) and 0 <= i < shape[0] for i in places):
-                raise ValueError(
-                    one_line(
-                        f"simulator {name}: it has {shape[0]} {what}, the description "
-                        f"{len(part)} at {shown(places)}; say which by `variables`"
+        with _told(name):
+            self._env: Any = gymnasium.make(name)
+            for what, space, places in (
+                ("signals", self._env.observation_space, self._at),
+                ("actuators", self._env.action_space, self._to),
+            ):
+                if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+                    raise ValueError(f"its {what} are {space}; a vector is needed")
+                size = space.shape[0]
+                whole = what == "signals" or len(set(places)) == size
+                if not whole or max(places) >= size:
+                    raise ValueError(
+                        f"it has {size} {what}, the description {len(places)} at {shown(places)}; "
+                        "say which by `variables`"
                     )
-                )
 
     def reset(self, seed: int, logged: np.ndarray) -> np.ndarray:
-        return self._signals(self._env.reset(seed=seed)[0])
+        with _told(self._name):
+            return np.asarray(self._env.reset(seed=seed)[0], np.float64)[self._at]
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float | None, bool]:
-        given = np.zeros(self._size)
+        given = np.zeros(len(self._to), self._env.action_space.dtype)
         given[self._to] = action
-        try:
-            answer = self._env.step(given.astype(self._env.action_space.dtype))
-        except Exception as error:
-            raise ValueError(one_line(f"simulator {self._name}: {error}", 300)) from None
-        obs, reward, terminated, truncated, _ = answer
-        return self._signals(obs), float(reward), bool(terminated or truncated)
+        with _told(self._name):
+            obs, reward, terminated, truncated, _ = self._env.step(given)
+            over = bool(terminated or truncated)
+            return np.asarray(obs, np.float64)[self._at], float(reward), over
 
     def close(self) -> None:
         self._env.close()
-
-    def _signals(self, obs: Any) -> np.ndarray:
-        return np.asarray(obs, np.float64)[self._at]
-
-
-# The truth ---------------------------------------------------------------------------------------
 
 
 def play(
@@ -279,7 +262,10 @@ def play(
 
     They are those of as many episodes of the plant's data, from all over the log.
     """
-    begun, starts = time.perf_counter(), np.asarray(data.starts)
+    begun, plant, horizon = time.perf_counter(), world.plant, int(world.params.horizon)
+    measured = len(plant.mapping.observation)  # pyright: ignore[reportAttributeAccessIssue]
+    reward_of = None if plant.expression is None else reward_function(plant)  # pyright: ignore
+    starts = np.asarray(data.starts)
     ends = np.append(starts[1:], data.size)
     chosen = np.linspace(0, len(starts) - 1, episodes).round().astype(int)
 
@@ -296,27 +282,29 @@ def play(
     def margins(obs: Array, u: Array, last: Array) -> Array:
         return world.safety(obs, u, last, world.params).margins
 
-    def episode(filtered: bool, number: int) -> tuple[np.ndarray, ...]:
+    def episode(filtered: bool, number: int) -> list[np.ndarray]:
         """The columns of `Trajectories`, (T, ...)."""
         part = slice(starts[chosen[number]], ends[chosen[number]])
         logged, first = np.asarray(data.rows.obs[part], np.float64), data.rows.action[part][:1]
-        rows = _Rows(world.plant, int(world.params.horizon))
         memory = jax.vmap(initial_memory, (None, 0))(constraints, jnp.asarray(first))
-        known = logged[:, : rows.measured]
-        obs = np.concatenate([simulator.reset(seed + number, known), logged[0, rows.measured :]])
-        last = None
-        for t in range(len(rows.alive)):
-            action, *changed, memory = act(jnp.asarray(obs[None], jnp.float32), memory, filtered)
+        known, past = logged[:, :measured], logged[0, measured:]
+        obs, last, rows = np.append(simulator.reset(seed + number, known), past), None, []
+        while len(rows) < horizon:
+            one = jnp.asarray(obs[None], jnp.float32)
+            action, intervened, emergency, memory = act(one, memory, filtered)
             u = np.asarray(world.control(action), np.float64)[0]
             after, reward, over = simulator.step(u)
-            following = np.concatenate([after, rows.history(obs, u)])
-            last = u if last is None else last
-            changes = margins(*(jnp.asarray(x, jnp.float32) for x in (following, u, last)))
-            rows.add(t, obs, np.asarray(action[0]), following, reward, changes, changed)
+            if reward_of is not None:
+                reward = reward_of(obs[None, :measured], np.asarray(action), after[None])[0]
+            following = np.append(after, _history(plant, obs[measured:], u))
+            crossed = margins(following, u, u if last is None else last)
+            rows.append((True, reward, crossed, obs, action[0], intervened[0], emergency[0]))
             obs, last = following, u
             if over or not np.isfinite(obs).all():
                 break
-        return rows.columns()
+        columns = [np.asarray(column) for column in zip(*rows, strict=True)]
+        rest = horizon - len(rows)
+        return [np.concatenate([c, np.zeros((rest, *c.shape[1:]), c.dtype)]) for c in columns]
 
     def whole(filtered: bool) -> Trajectories:
         runs = [episode(filtered, i) for i in range(episodes)]
@@ -324,59 +312,23 @@ def play(
         return Trajectories(*columns)
 
     bare, filtered = whole(False), whole(True)
-    limits = world.plant.limits
+    hard = np.asarray([limit.hard for limit in plant.limits], bool)
     return PlantEvaluation(
         bare=outcome(bare, gamma),
         filtered=outcome(filtered, gamma),
         bare_trajectories=bare,
         filtered_trajectories=filtered,
-        limits=tuple(limit.name for limit in limits),
-        spurious_trips=spurious_trips(bare, filtered, np.asarray([x.hard for x in limits], bool)),
+        limits=tuple(limit.name for limit in plant.limits),
+        spurious_trips=spurious_trips(bare, filtered, hard),
         score=None,
         seconds=time.perf_counter() - begun,
     )
 
 
-class _Rows:
-    """The steps of one episode of a described plant."""
-
-    def __init__(self, plant: Any, horizon: int):
-        self._plant, self.measured = plant, len(plant.mapping.observation)
-        self._reward = None if plant.expression is None else reward_function(plant)
-        self.alive, self._changed = np.zeros(horizon, bool), np.zeros((2, horizon), bool)
-        widths = ((), (len(plant.limits),), (len(plant.observation),), (len(plant.action),))
-        self._columns = [np.zeros((horizon, *width)) for width in widths]
-
-    def history(self, obs: np.ndarray, u: np.ndarray) -> np.ndarray:
-        """What was done during the dead time of each actuator, a step after obs (n,) and u (m,)."""
-        past, parts = obs[self.measured :], [np.zeros(0)]
-        for i, steps in enumerate(self._plant.delays):
-            parts.append(np.concatenate([u[i : i + 1], past[:steps]])[:steps])
-            past = past[steps:]
-        return np.concatenate(parts)
-
-    def add(
-        self,
-        t: int,
-        obs: np.ndarray,
-        action: np.ndarray,
-        following: np.ndarray,
-        reward: float | None,
-        margins: Any,
-        changed: Any,
-    ) -> None:
-        if self._reward is not None:
-            seen, after = obs[None, : self.measured], following[None, : self.measured]
-            reward = float(self._reward(seen, action[None], after)[0])
-        if reward is None:
-            raise ValueError(
-                f"{self._plant.name}: its reward is a column of the log, and the simulator has "
-                "none; write it as an expression"
-            )
-        self.alive[t], self._changed[:, t] = True, [bool(x[0]) for x in changed]
-        for column, value in zip(self._columns, (reward, margins, obs, action), strict=True):
-            column[t] = np.asarray(value)
-
-    def columns(self) -> tuple[np.ndarray, ...]:
-        """In the order of `Trajectories`."""
-        return (self.alive, *self._columns, *self._changed)
+def _history(plant: Any, past: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """What was done during the dead time of each actuator, a step after `past` and u (m,)."""
+    parts, at = [np.zeros(0)], 0
+    for i, steps in enumerate(plant.delays):
+        parts.append(np.append(u[i], past[at : at + steps])[:steps])
+        at += steps
+    return np.concatenate(parts)
