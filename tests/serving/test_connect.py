@@ -179,6 +179,66 @@ def test_without_the_server_the_emergency_action_is_written(linked):
     assert bus.values["who"] == Status.POLICY
 
 
+def test_a_server_that_is_back_goes_on_from_where_the_actuators_are(linked, log):
+    """The valve moved without it: its rate of 25 % a step counts from there, and a stop stands."""
+    bus = Dictionary()
+    connector, _, _ = linked(bus)
+    steps(connector)
+    there, connector.server = connector.server, Server("http://127.0.0.1:1", None, 1.0)
+    connector._emergency = {"valve": 100.0, "pump": 1500.0}
+    steps(connector, 2)
+    connector.server = there
+    steps(connector)
+    moved = records(log, "reset")[-1]
+    assert moved["keep_stop"]
+    assert moved["previous"] == pytest.approx([1.0, 1.0])
+    assert abs(bus.values["V"] - 100.0) <= 25.0 + 1e-4
+    bus.values["L"] = None
+    steps(connector, 3)  # which latches the stop
+    connector.server = Server("http://127.0.0.1:1", None, 1.0)
+    steps(connector)
+    connector.server, bus.values["L"] = there, 10.0
+    steps(connector)
+    assert records(log, "act")[-1]["report"]["latched"]
+    assert bus.values["who"] == Status.EMERGENCY
+
+
+def test_without_the_server_a_recovery_procedure_goes_on(linked):
+    bus = Dictionary(V=40.0)
+    connector, _, _ = linked(bus)
+    connector.server = Server("http://127.0.0.1:1", None, 1.0)
+    connector._recovery = [
+        {"steps": 1, "ramp": False, "to": {"pump": 500.0}},
+        {"steps": 2, "ramp": True, "to": {"valve": 80.0}},
+    ]
+    seen = []
+    for _ in range(4):
+        steps(connector)
+        seen.append((bus.values["V"], bus.values["P"]))
+    assert seen == [(40.0, 500.0), (60.0, 500.0), (80.0, 500.0), (HOME["valve"], HOME["pump"])]
+
+
+def test_a_server_in_shadow_mode_is_told_what_the_operator_does_and_nothing_is_written(served, log):
+    from serving.conftest import TOKEN
+
+    address, _ = served(log=log, shadow=True)
+    server = Server(f"http://{address[0]}:{address[1]}", TOKEN, 60.0)
+    bus, said = Dictionary(V=12.0), []
+    connector = Connector(CONNECTION, bus, server, said.append, Clock())
+    asyncio.run(connector.check())
+    steps(connector)
+    bus.values["V"] = 15.0  # by the operator
+    steps(connector)
+    assert [act["executed"][0] for act in records(log, "act")] == pytest.approx([-0.76, -0.7])
+    assert not any({"V", "P"} & set(write) for write in bus.writes)
+    assert bus.values["who"] == Status.OPERATOR
+    assert said == ["the operator has control, and the policy is compared"]
+    connector._shadow = False  # as if the server had been started anew, in shadow mode, meanwhile
+    steps(connector, 2)
+    assert not any({"V", "P"} & set(write) for write in bus.writes)
+    server.close()
+
+
 def test_a_policy_that_cannot_take_over_moves_nothing(linked):
     bus = Dictionary(on=0.0)
     connector, said, _ = linked(bus)
@@ -260,6 +320,8 @@ def test_a_file_is_read(tmp_path):
         (("plant:", "plnt:"), r"did you mean 'plant'"),
         (("holding:100:float32", "ns=2;s=V"), r"actuators\.valve: .*no register"),
         (("http:", "ftp:"), r"server: .*write http://HOST:PORT"),
+        (("unit-3", "unit 3"), r"plant: 'unit 3'; use letters, digits"),
+        (("modbus://127.0.0.1:502/1", "opc.tcp://h"), r"signals\.temperature: .*no node id of OPC"),
         (
             ("stale_after: 5", "positions: {pump: holding:1:int16}\nstale_after: 5"),
             r"'pump' is not",
@@ -354,6 +416,79 @@ def test_a_plant_on_opc_ua(at_server, log):
     assert emergency["report"]["emergency"]
     assert third == 0
     assert counts == {"policy": 1, "emergency": 1, "operator": 1, "no bus": 1}
+
+
+@pytest.mark.slow
+def test_on_opc_ua_a_policy_looks_on_takes_over_without_a_jump_and_hands_back(served, log):
+    """The operator's valve is at 2 %, and its rate is 25 % a step; nobody else may move it."""
+    asyncua = pytest.importorskip("asyncua", reason="the extra bus brings it")
+    from serving.conftest import TOKEN
+
+    async def run():
+        server = asyncua.Server()
+        await server.init()
+        server.set_endpoint("opc.tcp://127.0.0.1:0/")
+        space = await server.register_namespace("plant")
+        start = USUAL | {"V": 2.0, "P": 600.0, "on": True, "plc": 0, "beat": 0, "who": 0}
+        nodes = {}
+        for name, value in start.items():
+            node_id = asyncua.ua.NodeId(name, space)
+            nodes[name] = await server.nodes.objects.add_variable(node_id, name, value)
+            await nodes[name].set_writable()
+
+        async def now():
+            names = ("V", "P", "beat", "who")
+            return dict(zip(names, [await nodes[n].read_value() for n in names], strict=True))
+
+        async with server:
+            port = server.bserver._server.sockets[0].getsockname()[1]
+            place = {name: node.nodeid.to_string() for name, node in nodes.items()}
+
+            def connector_of(address):
+                made = replace(
+                    CONNECTION, server=f"http://{address[0]}:{address[1]}", period=120.0,
+                    bus=f"opc.tcp://127.0.0.1:{port}/", stale_after=3600.0,
+                    signals={"temperature": place["T"], "level": place["L"], "flow": place["F"]},
+                    actuators={"valve": place["V"], "pump": place["P"]}, enable=place["on"],
+                    alive=place["plc"], heartbeat=place["beat"], status=place["who"],
+                )  # fmt: skip
+                return make_connector(made, TOKEN, lambda text: None)
+
+            shadow = connector_of(served(log=log.with_name("shadow.jsonl"), shadow=True)[0])
+            await shadow.check()
+            await shadow.step()
+            seen = [await now()]
+            await shadow.bus.close()
+            control = connector_of(served(log=log)[0])
+            await nodes["on"].write_value(False)
+            await control.check()
+            await control.step()
+            await nodes["on"].write_value(True)
+            await control.step()
+            seen.append(await now())
+            later = control._clock
+            control._clock = lambda: later() + 7200.0  # and the plant's side has not been heard of
+            await control.step()
+            seen.append(await now())
+            await nodes["on"].write_value(False)
+            await nodes["V"].write_value(77.0)
+            await control.step()
+            seen.append(await now())
+            await control.bus.close()
+        for connector in (shadow, control):
+            connector.server.close()
+        return seen
+
+    looked_on, taken_over, silent, handed_back = asyncio.run(run())
+    assert (looked_on["V"], looked_on["P"], looked_on["beat"], looked_on["who"]) == (2, 600, 0, 0)
+    (compared,) = records(log.with_name("shadow.jsonl"), "act")
+    assert compared["executed"] == pytest.approx([-0.96, -0.8])
+    assert abs(taken_over["V"] - 2.0) <= 25.0 + 1e-4
+    assert (taken_over["beat"], taken_over["who"]) == (1, Status.POLICY)
+    assert (silent["beat"], silent["who"]) == (2, Status.EMERGENCY)
+    assert records(log, "act")[-1]["obs"] == ["nan"] * 3
+    assert (handed_back["V"], handed_back["beat"]) == (77.0, 2)  # its own, and no heartbeat
+    assert handed_back["who"] == Status.OPERATOR
 
 
 @pytest.mark.slow

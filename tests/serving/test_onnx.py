@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from worldloom.safety import Barrier, LinearRow, StateRow, make_constraints
+from worldloom.safety import Barrier, LinearRow, Stage, StateRow, make_constraints
 from worldloom.safety.filter import initial_memory
 from worldloom.serving import onnx_export
 from worldloom.serving.artifact import as_dict
@@ -26,7 +26,7 @@ def test_without_the_extra_the_remedy_is_named(small_plant, tmp_path, monkeypatc
 
 @pytest.fixture(scope="module")
 def exported(small_plant, compiled_once, tmp_path_factory):
-    """With several rows, which are swept over in a loop, and a lookahead, which is another."""
+    """With several rows, which are swept over in a loop, a lookahead in another, and stages."""
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     constraints = make_constraints(
@@ -34,6 +34,7 @@ def exported(small_plant, compiled_once, tmp_path_factory):
         barriers=[Barrier("first", [-1.0, 0.0, 0.0], 2.0, gamma=0.5)],
         lookahead=[StateRow("second", [0.0, -1.0, 0.0], 20.0)], horizon=4,
         model=small_plant.constraints.model, pivots=10,
+        recovery=[Stage({0: 0.4}, 2), Stage({0: -0.2, 1: 0.5}, 3, ramp=True)],
     )  # fmt: skip
     return export_bundle(
         tmp_path_factory.mktemp("onnx") / "bundle", small_plant.policy, constraints,

@@ -1,4 +1,4 @@
-"""`worldloom audit verify LOG [BUNDLE]`, `audit replay LOG BUNDLE` and `audit shadow LOG`."""
+"""`worldloom audit verify LOG [BUNDLE]`, `replay LOG BUNDLE`, `shadow LOG`, `alarms LOG BUNDLE`."""
 
 import sys
 from collections.abc import Sequence
@@ -52,9 +52,42 @@ class Shadow:
     """Print JSON instead of tables."""
 
 
+@dataclass
+class Alarms:
+    """count alarms and trips in an audit log, demanded by the process or spurious"""
+
+    log: Log
+    """An audit log of `worldloom serve`, or a segment of one, to begin with that."""
+    bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
+    """The bundle that was served."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+
 def command(argv: Sequence[str]) -> int:
     """Hands the rest of the line to the command that it names; 1 where a log does not hold."""
-    return run_group("worldloom audit", {Verify: _verify, Replay: _replay, Shadow: _shadow}, argv)
+    known = {Verify: _verify, Replay: _replay, Shadow: _shadow, Alarms: _alarms}
+    return run_group("worldloom audit", known, argv)
+
+
+def _alarms(args: Alarms) -> int:
+    from worldloom.serving.alarms import alarm_report
+    from worldloom.serving.audit import facts_of
+    from worldloom.serving.bundle_folder import read_policy
+
+    result, found = alarm_report(args.log, read_policy(args.bundle)[0])
+    facts = facts_of(result)
+    if args.json or not facts["sound"]:
+        return _show(facts | {"alarms": found}, args.json, "")
+    head = ["alarm", "priority", "went off", "again within a minute"]
+    rows = [list(row.values()) for row in found["alarms"]]
+    console.table(f"{args.log}: {found['plants']} plants, {found['hours']:.3g} hours", head, rows)
+    trips = ", ".join(f"{count} by {cause}" for cause, count in found["trips"].items())
+    facts = {"trips": trips or "none", "interventions": found["interventions"]}
+    for name in ("demand_rate", "spurious_trip_rate"):
+        facts[name] = f"{_figure(found[name])} an hour of one plant"
+    console.facts("emergency actions and interventions", facts)
+    return 0
 
 
 def _verify(args: Verify) -> int:

@@ -21,6 +21,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "serve": ("fastapi", "uvicorn"),
     "bus": ("asyncua", "pymodbus"),
+    "fmu": ("fmpy",),
     "onnx": ("onnx", "onnxruntime"),
     "cuda": ("jax_cuda12_plugin",),
 }

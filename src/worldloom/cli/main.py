@@ -30,6 +30,7 @@ COMMANDS = {
     "studio": "show all runs in the browser, and play in their worlds",
     "export": "write a trained policy as a bundle",
     "serve": "answer requests with an exported policy",
+    "approve": "sign a plant's bundle, so that a server may ask for it",
     "connect": "let a served policy read and move a plant on a field bus",
     "audit": "verify and replay what a server wrote down",
     "bench": "measure speed here, or a suite against its peers",

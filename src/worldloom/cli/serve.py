@@ -56,6 +56,8 @@ def command(argv: list[str]) -> int:
         """Connections at most; beyond them, those without a request are closed."""
         idle: float = 10.0
         """Seconds that a connection may go without a request, or take over its headers."""
+        approved_by: tuple[Path, ...] = ()
+        """Public keys, all of which must have approved this bundle (`worldloom approve`)."""
         shadow: bool = False
         """Look on: the operator's actions are executed and come with the requests (`executed`), the
         policy's are compared with them, and none is answered as an action to execute."""
@@ -78,6 +80,7 @@ def command(argv: list[str]) -> int:
         fsync=args.fsync,
         segment_mb=args.segment_mb,
         body_bytes=args.body_bytes,
+        approved_by=args.approved_by,
         shadow=args.shadow,
         limits=Limits(
             args.deadline, args.rate, args.burst, args.plants, args.waiting, args.forget_after

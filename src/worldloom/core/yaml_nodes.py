@@ -65,6 +65,13 @@ class Node:
             if value is not None
         }
 
+    def items(self) -> "list[Node]":
+        """The values of a list, which is not empty; their places are numbered from 1."""
+        if not isinstance(self.value, list) or not self.value:
+            raise self.error(f"{shown(self.value)} is no list; begin each entry with '- '")
+        path = enumerate(self.value, 1)
+        return [Node(value, self.source, (*self.path, str(i))) for i, value in path]
+
     def number(self) -> float:
         """A finite number without a unit; also one in quotes."""
         value = self.value

@@ -162,6 +162,8 @@ def rows_of(
 def _cells(path: Path, mapping: ColumnMapping) -> tuple[dict[str, list[str]], np.ndarray]:
     """The texts of each column that is mapped, and the line of each sample."""
     head, rows, lines = csv_rows(path, mapping.delimiter)
+    if not any(head):
+        raise ValueError(f"{path}: its first line is empty, and should name the columns")
     for name in mapping.columns:
         if name not in head:
             raise ValueError(f"{path}: there is no column {shown(name)}; {suggest(name, head)}")

@@ -26,6 +26,7 @@ from worldloom.safety.filter import (
     validate_constraints,
     with_override,
 )
+from worldloom.safety.recovery import Recovery, Stage
 
 __all__ = [
     "TOLERANCE",
@@ -33,8 +34,10 @@ __all__ = [
     "ControlMemory",
     "ControlState",
     "LinearRow",
+    "Recovery",
     "SafetyConstraints",
     "SafetyReport",
+    "Stage",
     "StateRow",
     "Validation",
     "after_emergency",

@@ -1,6 +1,9 @@
 """Constraints from a YAML file in physical units.
 
     emergency: {jacket_setpoint: 280 K, feed: 80 L/min}   # of every actuator
+    recovery:                                             # stages on the way there
+      - {to: {feed: 0 L/min}, for: 30 s}                  # what is not named stays where it is
+      - {to: {jacket_setpoint: 280 K}, for: 5, ramp: true}  # in 5 steps
     box:
       jacket_setpoint: {low: 12 degC, high: 315 K}        # narrower than the actuator's range
     rate:
@@ -21,9 +24,10 @@
 
 Only `emergency` must be there. What is not hard is an alarm: it is reported where it is crossed,
 and changes no action. A box is always hard; an alarm is written as a row of a single actuator,
-`linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. Every unit is checked against
-that of the signal. Every mistake is a ValueError of one line: file, key, what is wrong and
-what to do.
+`linear: {gentle: {signal: feed, at_most: 100 L/min, hard: false}}`. A row's `alarm` is its priority
+(low, medium, high), its `deadband` how far within the bound an alarm ends (2 K). Every unit is
+checked against that of the signal. Every mistake is a ValueError of one line: file, key, what is
+wrong and what to do.
 """
 
 import math
@@ -39,18 +43,21 @@ from worldloom.core.types import Array
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.replay.dataset_checks import Range
 from worldloom.safety.constraints import (
+    Alarm,
     Barrier,
     LinearRow,
     SafetyConstraints,
     StateRow,
     make_constraints,
 )
+from worldloom.safety.recovery import MOST_STEPS as LONGEST
+from worldloom.safety.recovery import Stage
 from worldloom.safety.units import convert, parse_quantity, parse_unit
 
-KEYS = ("emergency", "box", "rate", "linear", "state", "barriers", "lookahead")
+KEYS = ("emergency", "recovery", "box", "rate", "linear", "state", "barriers", "lookahead")
 NUMBERS = ("deviations", "latch_after")
 MOST_STEPS = 10_000  # of a lookahead
-ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard")
+ROW_KEYS = ("signal", "of", "at_most", "at_least", "hard", "alarm", "deadband")
 
 
 class SignalLike(Range, Protocol):
@@ -107,6 +114,7 @@ def parse_constraints(
         "state": [StateRow(*row) for row, _ in file.state_rows(file.part("state"))],
         "barriers": list(file.barriers()),
         "emergency": file.emergency(),
+        "recovery": file.recovery(),
         "backup": backup or file.backup(loops),
     }
     if "deviations" in parts:
@@ -117,6 +125,14 @@ def parse_constraints(
         return make_constraints(len(signals_obs), model=model, actuators=list(actuators), **options)
     except ValueError as error:  # what is wrong with the numbers together
         raise root.error(str(error)) from None
+
+
+def parse_stages(
+    node: Node, signals_action: Sequence[SignalLike], step_seconds: float | None
+) -> list[Stage]:
+    """The stages of a recovery procedure that a list writes down."""
+    actuators = {one.name: one for one in signals_action}
+    return _File(node, {"recovery": node}, {}, actuators, step_seconds).recovery()
 
 
 # Values with units -------------------------------------------------------------------------------
@@ -163,8 +179,8 @@ def _is_hard(entry: Mapping[str, Node]) -> bool:
     return entry["hard"].flag() if "hard" in entry else True
 
 
-# Name, weights, offset, hard and scale of a row.
-Row = tuple[str, list[float], float, bool, float]
+# Name, weights, offset, hard, scale and alarm of a row.
+Row = tuple[str, list[float], float, bool, float, Alarm]
 
 
 @dataclass(frozen=True)
@@ -200,6 +216,31 @@ class _File:
                 where = f"{self.root.where}: emergency.{name}"
                 raise ValueError(f"{where} is missing; every actuator needs one")
         return np.asarray([given[name] for name in self.actuators], np.float32)
+
+    def recovery(self) -> list[Stage]:
+        stages, names = [], list(self.actuators)
+        for node in self.parts["recovery"].items() if "recovery" in self.parts else ():
+            entry = node.entries(("to", "for", "ramp"))
+            if "for" not in entry:
+                raise node.error("for is missing; say how long it takes, such as 30 s")
+            to = entry["to"].entries() if "to" in entry else {}
+            targets = {name: self.share(value, name) for name, value in to.items()}
+            ramp = entry["ramp"].flag() if "ramp" in entry else False
+            by_index = {names.index(name): value for name, value in targets.items()}
+            stages.append(Stage(by_index, self.steps(entry["for"]), ramp))
+        return stages
+
+    def steps(self, node: Node) -> int:
+        """A duration in steps, at least 1: a whole number of them, or a time."""
+        if isinstance(node.value, int) and not isinstance(node.value, bool):
+            return node.whole(1, LONGEST)
+        seconds = _value_in(node, "s", hint="as a time (30 s) or in steps (5)")
+        if self.step_seconds is None:
+            raise node.error(f"{node.value!r}: the length of a step is unknown; write steps (5)")
+        steps = math.ceil(seconds / self.step_seconds - 1e-9)
+        if not 1 <= steps <= LONGEST:
+            raise node.error(f"{shown(node.value)} is {steps} steps; use 1 to {LONGEST}")
+        return steps
 
     def box(self) -> dict[str, np.ndarray]:
         ends = {"low": np.full(len(self.actuators), -1.0), "high": np.ones(len(self.actuators))}
@@ -248,7 +289,8 @@ class _File:
             # Physical values are (low + high) / 2 + u (high - low) / 2.
             shares = sign * weights * (high - low) / 2.0
             rest = sign * (bound - float(weights @ (low + high)) / 2.0)
-            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry))
+            alarm = self.alarm(entry, weights, self.actuators)
+            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry), alarm=alarm)
 
     # Signals -------------------------------------------------------------------------------------
 
@@ -296,7 +338,20 @@ class _File:
         for name, node in part.items():
             entry = node.entries(ROW_KEYS + extra)
             weights, bound, sign, scale = self.sum(node, entry, self.signals, "signal")
-            yield (name, (-sign * weights).tolist(), sign * bound, _is_hard(entry), scale), entry
+            alarm = self.alarm(entry, weights, self.signals)
+            row = (name, (-sign * weights).tolist(), sign * bound, _is_hard(entry), scale, alarm)
+            yield row, entry
+
+    def alarm(self, entry: Mapping[str, Node], weights: np.ndarray, known: Signals) -> Alarm:
+        priority = entry["alarm"].text(("low", "medium", "high")) if "alarm" in entry else "medium"
+        deadband = 0.0
+        if "deadband" in entry:
+            node = entry["deadband"]
+            unit = next(s.unit for s, w in zip(known.values(), weights, strict=True) if w)
+            deadband = _value_in(node, unit, difference=True)
+            if deadband < 0.0:
+                raise node.error(f"{node.value}; it must not be negative")
+        return Alarm(priority, deadband)  # pyright: ignore[reportArgumentType]
 
     def barriers(self) -> Iterator[Barrier]:
         for row, entry in self.state_rows(self.part("barriers"), ("gamma", "disturbance")):

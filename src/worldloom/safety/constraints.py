@@ -32,7 +32,7 @@ Actions are in [-1, 1] (shares of the actuators' ranges), observations in physic
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ import numpy as np
 from flax import struct
 
 from worldloom.core.types import Array, PyTree
+from worldloom.safety.recovery import Recovery, Stage, make_recovery
 from worldloom.safety.reductions import sum_last
 
 # How far below 0 the margin of an action may be that counts as safe, as a share of its row's scale.
@@ -49,6 +50,16 @@ from worldloom.safety.reductions import sum_last
 TOLERANCE = 1e-5
 PIVOTS = 6  # for each actuator and one more: see `project`
 FLOAT32 = " in float32, between 1e-38 and 3e38"
+
+
+class Alarm(NamedTuple):
+    """How a row is told of where it is an alarm: its priority, and the margin that ends it."""
+
+    priority: Literal["low", "medium", "high"] = "medium"
+    deadband: float = 0.0  # in the row's unit
+
+
+USUAL_ALARM = Alarm()
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,7 @@ class LinearRow(Row):
     bound: float
     hard: bool = True
     scale: float | None = None
+    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,7 @@ class StateRow(Row):
     offset: float
     hard: bool = True
     scale: float | None = None
+    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)
@@ -123,10 +136,12 @@ class SafetyConstraints(struct.PyTreeNode):
     deviations: Array  # (): standard deviations of an ensemble that are taken off its mean
     latch_after: Array  # int32 (): emergencies in a row until the stop stays; 0: never
     model: jax.tree_util.Partial | None  # (obs (n,), action (m,)) -> (n,), or (E, n): an ensemble
-    backup: jax.tree_util.Partial | None  # obs (n,) -> action (m,); None: the emergency action
+    backup: jax.tree_util.Partial | None  # obs (n,) -> action (m,); None: emergency actions
+    recovery: Recovery | None  # on the way to `emergency`; None: there at once
     rated: tuple[int, ...] = struct.field(pytree_node=False)
     names: tuple[str, ...] = struct.field(pytree_node=False)  # of C rows
     hard: tuple[bool, ...] = struct.field(pytree_node=False)  # of C rows
+    alarms: tuple[Alarm, ...] = struct.field(pytree_node=False)  # of C rows
     horizon: int = struct.field(pytree_node=False)  # N, steps of the lookahead
     passes: int = struct.field(pytree_node=False)  # linearisations of the model in a projection
     pivots: int = struct.field(pytree_node=False)  # rows taken up or let go of in a projection
@@ -171,12 +186,14 @@ def make_constraints(
     pivots: int | None = None,
     searches: int | None = None,
     actuators: Sequence[str] | None = None,
+    recovery: Sequence[Stage] = (),
 ) -> SafetyConstraints:
     """Constraints put together and checked; every defect is a ValueError.
 
-    emergency (m,): the action to fall back to; it must lie in the box. rate: the largest change in
-    a step, by the actuator's index. model: a known one gives the next observation (n,), a learned
-    ensemble of E gives (E, n); with weights that are to be traced, a `jax.tree_util.Partial`.
+    emergency (m,): the action to fall back to; it must lie in the box. recovery: stages on the way
+    there. rate: the largest change in a step, by the actuator's index. model: a known one gives the
+    next observation (n,), a learned ensemble of E gives (E, n); with weights that are to be traced,
+    a `jax.tree_util.Partial`.
     pivots: of a projection, see `project`; enough for the number of actuators by default.
     searches: how many points between a projection that failed and the emergency action are tried as
     well; 3 where there is a lookahead, whose rows bend, and none elsewhere.
@@ -211,6 +228,8 @@ def make_constraints(
         _check(finite, what, "numbers that are not finite", f"give finite ones{FLOAT32}")
         fits = _held(_scale(row)) and _scale(row) > 0
         _check(fits, what, f"scale={_scale(row):g}", f"it must be above 0{FLOAT32}")
+        deadband = row.alarm.deadband
+        _check(deadband >= 0.0, what, f"deadband={deadband:g}", "use 0 or more")
     for row in barriers:
         fits = _held(row.gamma) and 0 < row.gamma <= 1
         _check(fits, f"barrier {row.name}", f"gamma={row.gamma:g}", "use (0, 1]")
@@ -243,8 +262,10 @@ def make_constraints(
         latch_after=jnp.int32(latch_after),
         model=_as_tree(model),
         backup=_as_tree(backup),
+        recovery=make_recovery(recovery, size),
         names=(*given, *(given[i] for i in rate), *(row.name for row in rows)),
         hard=(*[True] * size, *(i not in soft_rates for i in rate), *(row.hard for row in rows)),
+        alarms=(*[USUAL_ALARM] * (size + len(rate)), *(row.alarm for row in rows)),
         horizon=horizon,
         passes=passes,
         pivots=pivots,

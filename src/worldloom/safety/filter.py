@@ -18,8 +18,9 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
    linearised where it was asked for and again where that led.
 6. **Re-validate** with the model itself. Only what passes is executed. Where nothing does, actions
    on the way to the emergency action are tried, and that one itself.
-7. **Emergency action**: as near to `constraints.emergency` as box and hard rates allow. Only where
-   it does not satisfy the hard rows either, or could not be asked, does the report call it one.
+7. **Emergency action**: as near to `constraints.emergency`, or to where its recovery procedure is
+   by now, as box and hard rates allow. Only where it does not satisfy the hard rows either, or
+   could not be asked, does the report call it one.
 
 A margin that is not finite, as of a model that predicts an infinity, is that of a crossed row.
 """
@@ -34,7 +35,7 @@ from worldloom.core.sparse import update_chosen
 from worldloom.core.types import Array, Key
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.margins import all_margins, model_margins, move, reach
+from worldloom.safety.margins import all_margins, emergency_move, model_margins, reach
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
 from worldloom.safety.search import (
     Asked,
@@ -106,7 +107,7 @@ def initial_memory(
     no, zero = jnp.asarray(False), jnp.int32(0)
     return ControlMemory(
         previous=place,
-        fallback=move(place, constraints.emergency, constraints),
+        fallback=emergency_move(place, zero, constraints),
         override=jnp.zeros_like(place),
         overriding=no,
         emergencies=zero,
@@ -116,7 +117,11 @@ def initial_memory(
 
 
 def reset_latch(memory: ControlMemory) -> ControlMemory:
-    """The memory (any batch) with the stop lifted. Rates go on from the last executed action."""
+    """The memory (any batch) with the stop lifted. Rates go on from the last executed action.
+
+    With a recovery procedure, `fallback` is still its next step: that of its beginning has
+    `initial_memory(constraints, memory.previous)`.
+    """
     return memory.replace(
         latched=jnp.zeros_like(memory.latched), emergencies=jnp.zeros_like(memory.emergencies)
     )
@@ -145,8 +150,9 @@ def emergency_action(
     """
     if constraints is None:
         return state.memory.fallback
-    return move(
-        _or_emergency(state.memory.previous, constraints), constraints.emergency, constraints
+    memory = state.memory
+    return emergency_move(
+        _or_emergency(memory.previous, constraints), memory.emergencies, constraints
     )
 
 
@@ -165,7 +171,7 @@ def _remember(
     limit = constraints.latch_after
     return memory.replace(
         previous=action,
-        fallback=move(action, constraints.emergency, constraints),
+        fallback=emergency_move(action, count, constraints),
         emergencies=count,
         latched=memory.latched | ((limit > 0) & (count >= limit)),
         step=memory.step + 1,
@@ -290,13 +296,13 @@ def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> Asked:
     margins = all_margins(obs, target, previous, value, c)
     trips = (np.asarray(c.kinds) == "state") & np.asarray(c.hard)
     calm = finite & ~memory.latched & all_last(enough(take_rows(margins, trips), c, trips))
-    return Asked(checked(choice, previous, c), margins, previous, finite, calm)
+    fallback = emergency_move(previous, memory.emergencies, c)
+    return Asked(checked(choice, previous, c), margins, previous, fallback, finite, calm)
 
 
 def _stop(asked: Asked, choice: Choice, obs: Array, c: SafetyConstraints) -> Choice:
     """The choice, or the emergency action where nobody is asked for one."""
-    fallback = move(asked.previous, c.emergency, c)
-    stop = Choice(fallback, *model_margins(obs, fallback, c), choice.fits)
+    stop = Choice(asked.fallback, *model_margins(obs, asked.fallback, c), choice.fits)
     return choice._replace(fits=asked.calm).otherwise(stop)._replace(fits=choice.fits)
 
 

@@ -6,6 +6,7 @@ from jaxtyping import Float
 
 from worldloom.core.types import Array
 from worldloom.safety.constraints import SafetyConstraints
+from worldloom.safety.recovery import recovery_target
 from worldloom.safety.reductions import sum_last
 
 # Added to an ensemble's variance: members that agree have a standard deviation whose slope is
@@ -37,6 +38,14 @@ def move(
     return jnp.clip(target, previous - step, previous + step)
 
 
+def emergency_move(
+    previous: Float[Array, "*rows m"], count: Array | int, constraints: SafetyConstraints
+) -> Float[Array, "*rows m"]:
+    """The emergency action after `previous` and `count` (*rows) emergency actions in a row."""
+    c = constraints
+    return move(previous, recovery_target(c.recovery, c.emergency, previous, count), c)
+
+
 def _steps(constraints: SafetyConstraints) -> Array:
     """The largest change (m,) of each actuator; infinite where there is no hard rate."""
     first = constraints.action_size
@@ -64,16 +73,19 @@ def model_margins(
     if not c.lookahead.offset.shape[-1]:
         return margins, deviation
 
-    def follow(carry: tuple[Array, Array, Array], _: None):
+    def follow(carry: tuple[Array, Array, Array], count: Array | None):
         x, u, least = carry
-        target = c.emergency if c.backup is None else c.backup(x)
-        u = move(u, target, c)
+        if c.backup is None:
+            u = emergency_move(u, 0 if count is None else count, c)
+        else:
+            u = move(u, c.backup(x), c)
         members = jnp.atleast_2d(c.model(x, u))  # pyright: ignore[reportOptionalCall]
         margins = _pessimistic(c.lookahead(members), c)[0]
         return (_mean(members), u, jnp.minimum(least, margins)), None
 
     start = (_mean(members), action, _pessimistic(c.lookahead(members), c)[0])
-    (_, _, least), _ = jax.lax.scan(follow, start, None, length=c.horizon - 1)
+    counts = None if c.recovery is None else jnp.arange(c.horizon - 1)
+    (_, _, least), _ = jax.lax.scan(follow, start, counts, length=c.horizon - 1)
     return jnp.concatenate([margins, least]), deviation
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from worldloom.core.types import Array
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.margins import linearise, model_margins, move, reach
+from worldloom.safety.margins import linearise, model_margins, reach
 from worldloom.safety.projection import project
 from worldloom.safety.reductions import all_last, sum_last
 
@@ -42,6 +42,7 @@ class Asked(NamedTuple):
     choice: Choice  # fits: it satisfies every hard row
     margins: Array  # (C,)
     previous: Array  # (m,): where the actuators are, in finite numbers
+    fallback: Array  # (m,): the emergency action
     finite: Array  # bool ()
     calm: Array  # bool (): nothing but the action itself can call for the emergency action
 
@@ -140,7 +141,7 @@ def _towards(
     where none fits.
     """
     low, high = reach(asked.previous, c)
-    fallback = move(asked.previous, c.emergency, c)
+    fallback = asked.fallback
     count = c.searches + 1
     shares = jnp.arange(count, dtype=last.dtype)[::-1] / count
     points = jnp.clip(fallback + shares[:, None] * (last - fallback), low, high)

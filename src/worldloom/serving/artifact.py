@@ -110,7 +110,8 @@ def as_dict(node: Any) -> dict[str, Any]:
 
 
 def rows_of(constraints: SafetyConstraints) -> list[dict[str, Any]]:
-    """Name, kind, hardness and scale of every row of the constraints, in their order."""
+    """Name, kind, hardness, scale and alarm of every row of the constraints, in their order."""
     c = constraints
     every = zip(c.names, c.kinds, c.hard, np.asarray(c.scale).tolist(), strict=True)
-    return [dict(zip(("name", "kind", "hard", "scale"), row, strict=True)) for row in every]
+    rows = [dict(zip(("name", "kind", "hard", "scale"), row, strict=True)) for row in every]
+    return [row | alarm._asdict() for row, alarm in zip(rows, c.alarms, strict=True)]

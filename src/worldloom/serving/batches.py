@@ -40,6 +40,7 @@ class Computed(NamedTuple):
     batch: list[Asked]
     memory: Rows  # after
     texts: Texts
+    margins: np.ndarray  # (b, C): of what is executed
 
 
 def compute(batch: list[Asked], bundle: Bundle, texts: ActTexts) -> Computed:
@@ -66,7 +67,7 @@ def compute(batch: list[Asked], bundle: Bundle, texts: ActTexts) -> Computed:
         out | {"memory": after},
         time.time(),
     )
-    return Computed(batch, after, said)
+    return Computed(batch, after, said, out["report"]["margins_after"][:count])
 
 
 def _stacked(rows: list[np.ndarray]) -> np.ndarray:
@@ -81,7 +82,7 @@ def write(computed: Computed, recorder: Recorder, take: Callable[[Asked], bool])
 
     take: whether nobody else has decided on the answer to a request.
     """
-    batch, memory, texts = computed
+    batch, memory, texts, _ = computed
     mine = [take(asked) for asked in batch]
     try:
         records = []

@@ -16,6 +16,7 @@ from worldloom.serving.policy_runtime import digest_of, read_bundle
 
 MANIFEST = "manifest.json"
 CASES = "self_test.npz"
+APPROVAL = "approval.json"  # signatures of the digest, which vanish with the bundle
 POLICY = "worldloom policy"
 PLANT_POLICY = "worldloom plant policy"
 
@@ -109,7 +110,7 @@ def _strangers(folder: Path) -> list[str]:
     try:
         actual = json.loads((folder / MANIFEST).read_bytes())
         ours = str(actual["kind"]).startswith("worldloom ")
-        own = {MANIFEST, "__pycache__", *actual["files"]} if ours else set()
+        own = {MANIFEST, APPROVAL, "__pycache__", *actual["files"]} if ours else set()
     except (OSError, ValueError, KeyError, TypeError):
         own = set()
     return sorted(path.name for path in folder.iterdir() if path.name not in own)

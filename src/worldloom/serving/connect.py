@@ -15,9 +15,12 @@
 
 * **On record.** A signal that is old, of bad quality or lost is sent as null, and the server's
   filter answers with the emergency action: what was written, and why, is in its log.
-* **Without the server** the emergency action that it named at the start is written, until it
-  answers again. Without the bus nothing can be written: the heartbeat stops, and the plant's own
-  watchdog has to act.
+* **Without the server** the emergency action that it named at the start is written, by way of its
+  recovery procedure, until it answers again; it is then told where the actuators are, and goes on
+  from there, a stop included. Without the bus nothing can be written: the heartbeat stops, and the
+  plant's own watchdog has to act.
+* **In shadow mode** of the server no actuator is ever written: where they are is what the operator
+  executed, and is sent along to be compared with.
 * **Bumpless.** Where the operator switches the policy on (or `take_over` is given), it begins at
   the positions that the actuators have, and a latched stop is lifted. Any other start goes on with
   what the server remembers, a stop included.
@@ -26,21 +29,22 @@ This is no safety instrumented function: it belongs below one.
 """
 
 import asyncio
-import http.client
-import json
+import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from worldloom.core.names import listed, one_line, shown
+from worldloom.core.names import listed, shown
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
+from worldloom.serving.client import NoAnswer, Server
 from worldloom.serving.field_bus import Bus, BusError, Reading, make_bus, parse_register
+from worldloom.serving.records import PLANT
 
 MOST_VALUE = 2**15 - 1  # of the heartbeat, which may be a register of 16 bits
 
@@ -107,66 +111,27 @@ def read_connection(path: str | Path) -> Connection:
     strange = set(values.get("positions", ())) - set(values["actuators"])
     if strange:
         raise entries["positions"].error(f"{shown(min(strange))} is not one of the actuators")
+    if not re.fullmatch(PLANT, values["plant"]):
+        text = f"{shown(values['plant'])}; use letters, digits, '.', '_' and '-', 64 at most"
+        raise entries["plant"].error(text)
     if urlsplit(values["server"]).scheme != "http":
         raise entries["server"].error(f"{shown(values['server'])}; write http://HOST:PORT")
     return Connection(**values)
 
 
+_NODE_ID = re.compile(r"((ns=\d+|nsu=[^;]+);)?[isgb]=.+")
+
+
 def _place(node: Node, bus: str) -> str:
     place = node.text()
+    if bus.startswith("opc.tcp:") and not _NODE_ID.fullmatch(place):
+        raise node.error(f"{shown(place)} is no node id of OPC UA; write ns=2;s=NAME or ns=2;i=7")
     if bus.startswith("modbus:"):
         try:
             parse_register(place)
         except ValueError as error:
             raise node.error(str(error)) from None
     return place
-
-
-class NoAnswer(Exception):
-    """The server is not there, is late, or refuses."""
-
-
-class Server:
-    """A client of `worldloom serve`, over one connection that is kept."""
-
-    def __init__(self, url: str, token: str | None, timeout: float):
-        parts = urlsplit(url)
-        host = parts.hostname or "127.0.0.1"
-        self._http = http.client.HTTPConnection(host, parts.port or 80, timeout=timeout)
-        self._headers = {"Content-Type": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
-
-    def ask(self, path: str, content: Any = None, key: str | None = None) -> dict[str, Any]:
-        """The answer to a GET, or to a POST of JSON.
-
-        With an idempotency key it is asked again where the connection breaks: the server carries
-        it out once.
-        """
-        for attempt in range(2):
-            try:
-                return self._once(path, content, key)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                self._http.close()  # an answer that comes now belongs to nobody
-                late = isinstance(error, TimeoutError)
-                if attempt or late or (content is not None and key is None):
-                    reason = "no answer in time" if late else str(error) or type(error).__name__
-                    raise NoAnswer(one_line(f"the server: {reason}", 200)) from None
-        raise AssertionError
-
-    def _once(self, path: str, content: Any, key: str | None) -> dict[str, Any]:
-        headers = self._headers | ({"Idempotency-Key": key} if key else {})
-        method, body = ("GET", None) if content is None else ("POST", json.dumps(content))
-        self._http.request(method, path, body, headers)
-        response = self._http.getresponse()
-        text = response.read()
-        if response.status != 200:
-            detail = text[:150].decode("utf-8", "replace")
-            raise NoAnswer(one_line(f"{path} answers {response.status}: {detail}", 250))
-        return json.loads(text)
-
-    def close(self) -> None:
-        self._http.close()
 
 
 class Connector:
@@ -186,8 +151,11 @@ class Connector:
         self._clock, self._open, self._beats = clock, False, 0
         self._session, self._number = secrets.token_hex(4), 0  # for idempotency keys
         self._emergency: dict[str, float] = {}
+        self._recovery: list[Mapping[str, Any]] = []  # stages on the way there
+        self._alone = 0  # emergency actions in a row that the server knows nothing of
         self._written: dict[str, float] = {}
         self._alive: tuple[float | None, float] = (None, clock())  # last value, when it changed
+        self._shadow = False  # whether the server only looks on
         self._hand_over = False  # whether the policy begins anew, where the actuators are
         self._said: str | None = None
 
@@ -209,7 +177,8 @@ class Connector:
             ):
                 if names:
                     raise ValueError(f"{kind}: {listed(sorted(names), 120)} {text}")
-        self._emergency = policy["emergency_action"]
+        self._emergency, self._recovery = policy["emergency_action"], policy.get("recovery", [])
+        self._shadow = policy["shadow"]
         if not self._open:
             await self.bus.open()
             self._open = True
@@ -269,31 +238,69 @@ class Connector:
             await self._become(Status.OPERATOR, "the operator has control")
             return
         obs, doubt = self._observe(found)
+        if self._shadow:
+            self._written = {}
         positions = await self._positions(found)
+        if self._shadow:
+            await self._look_on(obs, positions)
+            return
         if self._hand_over and not await self._take_over(positions):
             return
         try:
+            if self._alone and positions is not None:
+                await self._reset(positions, keep_stop=True)
             action, state, reason = await self._ask(obs, positions)
+            self._alone = 0
         except NoAnswer as error:
-            action, state, reason = self._emergency, Status.EMERGENCY, str(error)
+            if error.status == 409 and await self._looks_on():
+                return
+            action = recovery_action(self._recovery, self._emergency, positions, self._alone)
+            state, reason = Status.EMERGENCY, str(error)
+            self._alone += 1
         await self.bus.write({connection.actuators[name]: x for name, x in action.items()})
         self._written = dict(action)
         emergency = state is Status.EMERGENCY
         text = f"an emergency action: {doubt or reason}" if emergency else "the policy has control"
         await self._become(state, text)
 
+    async def _look_on(
+        self, obs: Mapping[str, float | None], positions: Mapping[str, float] | None
+    ) -> None:
+        """Tells a server in shadow mode what the operator did; no actuator is written."""
+        try:
+            if positions is None:
+                raise NoAnswer("where the actuators are cannot be read")
+            content = {"plant": self.connection.plant, "observation": obs}
+            content |= {"previous": positions, "executed": positions}
+            await asyncio.to_thread(self.server.ask, "/act", content, self._new_key())
+            text = "the operator has control, and the policy is compared"
+        except NoAnswer as error:
+            text = f"the operator has control, and nothing is compared: {error}"
+        await self._become(Status.OPERATOR, text)
+
+    async def _looks_on(self) -> bool:
+        """Whether the server was started anew in shadow mode: then nothing may be written."""
+        try:
+            self._shadow = (await asyncio.to_thread(self.server.ask, "/policy"))["shadow"]
+        except NoAnswer:
+            return False
+        return self._shadow
+
     async def _take_over(self, positions: dict[str, float] | None) -> bool:
         """Tells the server where the policy begins; nothing is moved before it knows."""
         try:
             if positions is None:
                 raise NoAnswer("where the actuators are cannot be read")
-            start = {"plant": self.connection.plant, "previous": positions}
-            await asyncio.to_thread(self.server.ask, "/reset", start)
+            await self._reset(positions)
         except NoAnswer as error:
             await self._become(Status.OPERATOR, f"the policy cannot take over: {error}")
             return False
-        self._hand_over = False
+        self._hand_over, self._alone = False, 0
         return True
+
+    async def _reset(self, positions: Mapping[str, float], **more: bool) -> None:
+        start = {"plant": self.connection.plant, "previous": positions, **more}
+        await asyncio.to_thread(self.server.ask, "/reset", start)
 
     def _observe(self, found: Mapping[str, Reading]) -> tuple[dict[str, float | None], str | None]:
         """Observations by name, None where one is not to be believed, and why."""
@@ -337,13 +344,15 @@ class Connector:
         content: dict[str, Any] = {"plant": self.connection.plant, "observation": obs}
         if positions is not None:
             content["previous"] = positions
-        self._number += 1
-        key = f"{self._session}-{self._number}"
-        answer = await asyncio.to_thread(self.server.ask, "/act", content, key)
+        answer = await asyncio.to_thread(self.server.ask, "/act", content, self._new_key())
         if answer["emergency"]:
             reason = "the filter stopped it" if answer["stopped"] else answer["reason"]
             return answer["action"], Status.EMERGENCY, reason or "an observation is missing"
         return answer["action"], Status.POLICY, None
+
+    def _new_key(self) -> str:
+        self._number += 1
+        return f"{self._session}-{self._number}"
 
     async def _become(self, state: Status, text: str) -> None:
         """Counts a step, says what is new, and shows it on the bus."""
@@ -364,6 +373,27 @@ class Connector:
         if text != self._said:
             self._said = text
             self.say(text)
+
+
+def recovery_action(
+    stages: Sequence[Mapping[str, Any]],
+    emergency: Mapping[str, float],
+    positions: Mapping[str, float] | None,
+    count: int,
+) -> dict[str, float]:
+    """What to write after `count` emergency actions in a row without the server, in units.
+
+    As `worldloom.safety.recovery` has it, but for rates, which only the server knows; the emergency
+    action, where nobody says where the actuators are.
+    """
+    for stage in stages if positions is not None else ():
+        left = stage["steps"] - count
+        if left > 0:
+            share = 1.0 / left if stage["ramp"] else 1.0
+            start = dict(positions or {})
+            return start | {n: start[n] + share * (x - start[n]) for n, x in stage["to"].items()}
+        count -= stage["steps"]
+    return dict(emergency)
 
 
 async def connect(

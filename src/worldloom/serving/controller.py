@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ import numpy as np
 
 from worldloom.serving import health
 from worldloom.serving.act_texts import ActTexts
+from worldloom.serving.alarms import Alarms
 from worldloom.serving.batches import Asked, Outcomes, compute, unwritten, write
 from worldloom.serving.bundle import Bundle
 from worldloom.serving.changes import (
@@ -62,9 +63,17 @@ class Controller:
     `failure` says why it has ended by itself, which `on_failure` is called for.
     """
 
-    def __init__(self, bundle: Bundle, journal: Journal, limits: Limits, shadow: bool = False):
+    def __init__(
+        self,
+        bundle: Bundle,
+        journal: Journal,
+        limits: Limits,
+        shadow: bool = False,
+        approvals: Sequence[Mapping[str, Any]] = (),
+    ):
         self.bundle, self.journal, self.limits, self.shadow = bundle, journal, limits, shadow
         self.metrics = Metrics()
+        self.alarms = Alarms(bundle.manifest["constraints"])
         self.plants = Plants(bundle, limits)
         self.ready = False
         self.failure: str | None = None
@@ -92,6 +101,7 @@ class Controller:
             "versions": versions(),
             "signals": bundle.manifest["signals"],  # what numbers stand for, and their order
             "shadow": shadow,
+            "approvals": list(approvals),
         }
         self._recorder.note("start", note)
 
@@ -160,6 +170,7 @@ class Controller:
             "worldloom_plants": len(self.plants),
             "worldloom_plants_latched": self.plants.latched(),
             "worldloom_waiting": self._waiting(),
+            "worldloom_alarms_active": self.alarms.ringing(time.time()),
             "worldloom_log_records": self.journal.seq + 1,
             "worldloom_log_bytes": self.journal.size,
         }
@@ -237,14 +248,29 @@ class Controller:
 
         return await self._in_turn(name, run)
 
-    async def reset(self, name: str, previous: np.ndarray | None) -> Outcome:
-        """Lifts a latched stop; with previous (m,), forgets everything but where actuators are."""
+    async def reset(
+        self, name: str, previous: np.ndarray | None, keep_stop: bool = False
+    ) -> Outcome:
+        """Lifts a latched stop; with previous (m,), forgets everything but where actuators are.
+
+        keep_stop: they were moved by others; a stop and an override stand.
+        """
 
         async def run(plant: Plant) -> Outcome:
             plant.require(previous)
-            return await self._reset(plant, previous)
+            return await self._reset(plant, previous, **({"keep_stop": True} if keep_stop else {}))
 
         return await self._in_turn(name, run, previous is not None)
+
+    async def shelve(self, name: str, alarm: str, seconds: float) -> float | None:
+        """Silences an alarm of a plant for so long, on record; until when, None: no longer."""
+        content = {"plant": name, "alarm": alarm, "seconds": seconds}
+        note = partial(self._recorder.note, "shelve", content)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._changer, note)
+        except OSError as error:
+            raise unwritten(error) from None
+        return self.alarms.shelve(name, alarm, seconds, time.time())
 
     # In turn -------------------------------------------------------------------------------------
 
@@ -312,7 +338,8 @@ class Controller:
         return outcome
 
     async def _reset(self, plant: Plant, previous: np.ndarray | None, **about: Any) -> Outcome:
-        after = partial(restarted, self.bundle, plant.memory, previous)
+        keep_stop = about.get("keep_stop", False)
+        after = partial(restarted, self.bundle, plant.memory, previous, keep_stop)
         return await self._change("reset", plant, {"previous": or_none(previous)} | about, after)
 
     def _ask(
@@ -407,6 +434,8 @@ class Controller:
         except Exception as error:  # whatever it is, the plants need an action
             self._settle(batch, error)
             return
+        found = computed.margins, computed.memory["latched"]
+        self.alarms.watch([asked.plant.name for asked in batch], *found, self.metrics.count)
         if self._writing is not None:
             await asyncio.wait([self._writing])
         made = partial(write, computed, self._recorder, self._take)

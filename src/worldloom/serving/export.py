@@ -88,6 +88,7 @@ def export_bundle(
         signals=described,
         constraints=rows_of(constraints),
         emergency=constraints.emergency,
+        recovery=_stages(constraints, described["action"]),
         memory=MEMORY,
         report=REPORT,
         explores=explores(policy),
@@ -118,10 +119,31 @@ def describe(constraints: SafetyConstraints) -> dict[str, Any]:
         "rate": {str(i): x for i, x in zip(c.rated, np.asarray(c.rate).tolist(), strict=True)},
         **{name: as_dict(getattr(c, name)) | meaning for name in affine},
         **{name: getattr(c, name) for name in alone},
+        "recovery": None if c.recovery is None else as_dict(c.recovery),
         "has_model": c.model is not None,
         "has_backup": c.backup is not None,
         "meaning": "actions in [-1, 1], observations in the units of the manifest's signals",
     }
+
+
+def _stages(c: SafetyConstraints, actuators: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A recovery procedure for a reader: steps of each stage, and where actuators go, in units."""
+    if c.recovery is None:
+        return []
+    end, target, moves, ramp = (np.asarray(x).tolist() for x in as_dict(c.recovery).values())
+    spans = [(s["name"], s["low"], s["high"] - s["low"]) for s in actuators]
+    return [
+        {
+            "steps": end[i] - (end[i - 1] if i else 0),
+            "ramp": ramp[i],
+            "to": {
+                name: low + (x + 1.0) / 2.0 * span
+                for (name, low, span), x, moved in zip(spans, target[i], moves[i], strict=True)
+                if moved
+            },
+        }
+        for i in range(len(end))
+    ]
 
 
 def _checked_signals(
@@ -202,6 +224,9 @@ def _drawn(
     memory["overriding"] = kind == 4
     obs[kind == 5] = rng.uniform(low, high, obs.shape)[kind == 5]
     memory["latched"] = kind == 6
+    if constraints.recovery is not None:  # every stage is met somewhere
+        last = int(constraints.recovery.end[-1])
+        memory["emergencies"] = rng.integers(0, last + 2, count, dtype=np.int32)
     obs[kind == 7, 0] = np.nan
     key = rng.integers(0, 2**32, (count, KEY_WORDS), dtype=np.uint32)
     return obs, memory, key

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from worldloom.serving.metrics import Metrics
 
 OPEN = ("/health", "/ready")  # for whoever watches over the server: whether it works, or why not
-POSTS = ("/act", "/override", "/reset")
-PATHS = (*OPEN, *POSTS, "/metrics", "/policy", "/openapi.json")
+POSTS = ("/act", "/override", "/reset", "/shelve")
+PATHS = (*OPEN, *POSTS, "/alarms", "/metrics", "/policy", "/openapi.json")
 # Two of one of these would leave it to the reader which one counts.
 ONCE = (b"authorization", b"host", b"content-type", b"idempotency-key")
 CLOSE = {"connection": "close"}  # what is still on its way is not read

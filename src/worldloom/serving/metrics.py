@@ -17,12 +17,14 @@ COUNTERS = {
         "Sizes of the differences between them, in shares of the range",
         ("actuator",),
     ),
+    "worldloom_alarms_total": ("Alarms that went off", ("alarm", "priority")),
     "worldloom_loop_restarts_total": ("Loops that failed and were started again", ("loop",)),
 }
 GAUGES = {
     "worldloom_ready": "1 while requests are answered",
     "worldloom_plants": "Plants that are known",
     "worldloom_plants_latched": "Plants whose emergency stop stands",
+    "worldloom_alarms_active": "Alarms that are active and not shelved",
     "worldloom_waiting": "Requests that wait for an answer",
     "worldloom_log_records": "Records in the audit log",
     "worldloom_log_bytes": "Size of the audit log's last segment",

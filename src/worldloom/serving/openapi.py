@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from worldloom.serving.alarms import LONGEST, Alarms
 from worldloom.serving.answers import FLAGS, IDEMPOTENCY_KEY
 from worldloom.serving.bundle import Bundle
 from worldloom.serving.gate import OPEN
@@ -84,8 +85,18 @@ def describe(bundle: Bundle, version: str, *, with_token: bool, shadow: bool = F
             "lifts an emergency stop; with `previous`, forgets all but where the actuators are",
             "Plant",
             {"plant": PLANT_ID},
-            previous,
+            previous | {"keep_stop": FLAG},
         ),
+        "/shelve": post(
+            "silences an alarm of a plant for so many seconds; 0 ends that",
+            "Shelved",
+            {
+                "plant": PLANT_ID,
+                "alarm": {"enum": list(Alarms(bundle.manifest["constraints"]).priorities)},
+                "seconds": NUMBER | {"minimum": 0, "maximum": LONGEST},
+            },
+        ),
+        "/alarms": get("active and shelved alarms", _json(_ref("Alarms")), refused),
         "/policy": get("what is served, and the newest record", _json(_ref("Policy")), refused),
         "/metrics": get(
             "counts, as Prometheus reads them", _json(TEXT, media="text/plain"), refused
@@ -131,9 +142,12 @@ def _schemas(bundle: Bundle) -> dict[str, Schema]:
             "signals": _object({"observation": OBJECTS, "action": OBJECTS}),
             "emergency": numbers,
             "emergency_action": action,
+            "recovery": OBJECTS,
             "shadow": FLAG,
             "log": _object({"seq": {"type": "integer", "minimum": -1}, "hash": HASH}),
         },
+        "Shelved": {"plant": PLANT_ID, "alarm": TEXT, "shelved_until": NUMBER_OR_NULL},
+        "Alarms": {"time": NUMBER, "alarms": OBJECTS},
         "Health": {"status": {"enum": ["alive", "failing"]}, "reason": REASON},
         "Ready": {"ready": FLAG, "reason": REASON},
         "Error": {"detail": TEXT},

@@ -265,8 +265,16 @@ def overridden(memory: Rows, action: np.ndarray | None) -> Rows:
     return jax.device_get(as_dict(after))
 
 
-def restarted(bundle: Bundle, memory: Rows, previous: np.ndarray | None) -> Rows:
-    """A plant's memory with its stop lifted; or that of a start with actuators at previous (m,)."""
+def restarted(
+    bundle: Bundle, memory: Rows, previous: np.ndarray | None, keep_stop: bool = False
+) -> Rows:
+    """A plant's memory with its stop lifted; or that of a start with actuators at previous (m,).
+
+    keep_stop: only where the actuators are is new; a stop and an override stand.
+    """
     if previous is not None:
-        return bundle.initial_memory(previous)
-    return jax.device_get(as_dict(reset_latch(ControlMemory(**memory))))
+        kept = ("override", "overriding", "latched", "step") if keep_stop else ()
+        return bundle.initial_memory(previous) | {name: memory[name] for name in kept}
+    lifted = jax.device_get(as_dict(reset_latch(ControlMemory(**memory))))
+    # The next emergency is the first of its kind: a recovery procedure begins anew.
+    return lifted | {"fallback": bundle.initial_memory(memory["previous"])["fallback"]}

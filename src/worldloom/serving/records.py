@@ -12,6 +12,7 @@ hash is the sha256 of its line without `,"hash":"..."}`: it can be checked witho
     emergency  the action that the memory held ready was answered: out of time, or a failure
     override   somebody set or cleared an override
     reset      somebody lifted a latched stop, or said where the actuators are
+    shelve     somebody silenced an alarm of a plant for so many seconds
     resume     records can be written again: why they could not be
     stop       a server ended in good order
 

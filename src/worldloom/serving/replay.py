@@ -100,7 +100,8 @@ def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
         after = overridden(memory, None if asked is None else array(asked))
     else:
         place = content["previous"]
-        after = restarted(bundle, memory, None if place is None else array(place))
+        keep_stop = content.get("keep_stop", False)
+        after = restarted(bundle, memory, None if place is None else array(place), keep_stop)
     return expected | {f"after.{name}": after[name] for name in MEMORY}
 
 

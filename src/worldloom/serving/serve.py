@@ -21,6 +21,7 @@ except ImportError as error:
     raise ImportError(f"serving needs {error.name}, {remedy}") from None
 
 from worldloom.core.checks import check_fields
+from worldloom.serving.approval import require_approval
 from worldloom.serving.bundle import Bundle, load_bundle
 from worldloom.serving.connections import ConnectionLimits, limited
 from worldloom.serving.controller import DRAIN_SECONDS, Controller, Limits
@@ -46,6 +47,7 @@ class ServeConfig:
     fsync: Fsync = "batch"
     segment_mb: float = 64.0  # of the log
     body_bytes: int = 64 * 1024
+    approved_by: tuple[Path, ...] = ()  # public keys, all of which must have signed the bundle
     shadow: bool = False  # somebody else controls the plants, and is compared with
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -59,6 +61,7 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     """
     check(config)
     bundle = load_bundle(config.bundle)
+    approved = require_approval(bundle.folder, bundle.digest, config.approved_by)
     phase("compiling")
     bundle.warm()
     listener = listen(config.host, config.port)
@@ -67,7 +70,7 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
         journal = Journal(config.log, config.fsync, int(config.segment_mb * 1e6))
         try:
             same_policy(journal, bundle)
-            controller = Controller(bundle, journal, config.limits, config.shadow)
+            controller = Controller(bundle, journal, config.limits, config.shadow, approved)
             _serve(config, controller, listener, ready)
         finally:
             journal.close()

@@ -1,6 +1,7 @@
 """The HTTP service: routes over a `Controller`, with FastAPI."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from worldloom import __version__
+from worldloom.core.names import suggest
 from worldloom.serving import answers
+from worldloom.serving.alarms import LONGEST
 from worldloom.serving.controller import Controller
 from worldloom.serving.gate import Gate, GateRules
 from worldloom.serving.openapi import describe
@@ -63,10 +66,33 @@ def make_app(
         return _changed(await controller.override(name, _position(content, "action")))
 
     async def reset(request: Request) -> Response:
-        """Lifts an emergency stop; with `previous`, forgets all but where the actuators are."""
-        content = answers.read_body(request.scope["body"], ["plant"], ["previous"])
-        name = answers.read_plant(content)
-        return _changed(await controller.reset(name, _position(content, "previous")))
+        """Lifts an emergency stop; with `previous`, forgets all but where the actuators are.
+
+        With `keep_stop`, only where they are is new: a stop and an override stand.
+        """
+        optional = ["previous", "keep_stop"]
+        content = answers.read_body(request.scope["body"], ["plant"], optional)
+        name, previous = answers.read_plant(content), _position(content, "previous")
+        keep_stop = content.get("keep_stop", False)
+        if not isinstance(keep_stop, bool) or (keep_stop and previous is None):
+            raise answers.BadField("keep_stop", "true or false, and true only with `previous`")
+        return _changed(await controller.reset(name, previous, keep_stop))
+
+    async def shelve(request: Request) -> Response:
+        """Silences an alarm of a plant for so many seconds; 0 ends that."""
+        content = answers.read_body(request.scope["body"], ["plant", "alarm", "seconds"])
+        name, alarm = answers.read_plant(content), content["alarm"]
+        known = controller.alarms.priorities
+        if not isinstance(alarm, str) or alarm not in known:
+            hint = suggest(str(alarm)[:60], known)
+            raise answers.BadField("alarm", f"there is no such alarm; {hint}")
+        seconds = content["seconds"]
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise answers.BadField("seconds", "not a number")
+        if not 0.0 <= seconds <= LONGEST:
+            raise answers.BadField("seconds", f"0 to {LONGEST:g} seconds are allowed")
+        until = await controller.shelve(name, alarm, float(seconds))
+        return _json({"plant": name, "alarm": alarm, "shelved_until": until})
 
     def _position(content: Mapping[str, Any], field: str) -> np.ndarray | None:
         value = content.get(field)
@@ -77,8 +103,15 @@ def make_app(
         return _json(answer | {"record": outcome["record"]})
 
     # As plain routes: there are no arguments and models for FastAPI to look after.
-    for path, handler in (("/act", act), ("/override", override), ("/reset", reset)):
+    handlers = {"/act": act, "/override": override, "/reset": reset, "/shelve": shelve}
+    for path, handler in handlers.items():
         app.add_route(path, handler, ["POST"])
+
+    @app.get("/alarms")
+    async def alarms() -> Response:
+        """Active and shelved alarms of all plants, those of high priority first."""
+        now = time.time()
+        return _json({"time": now, "alarms": controller.alarms.listed(now)})
 
     @app.get("/health")
     async def health() -> Response:
@@ -109,6 +142,7 @@ def make_app(
         names = ("digest", "created", "worldloom", "signals", "constraints", "emergency")
         facts = {name: bundle.manifest[name] for name in names}
         facts["emergency_action"] = answers.physical(facts["emergency"], bundle.action)
+        facts["recovery"] = bundle.manifest.get("recovery", [])
         facts["shadow"] = controller.shadow
         return _json(facts | {"log": {"seq": journal.seq, "hash": journal.hash}})
 

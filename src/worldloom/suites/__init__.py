@@ -123,16 +123,18 @@ def _is_yaml(name: str) -> bool:
 
 
 def _defined_by(path: str) -> tuple[Suite, str]:
-    """The suite whose worlds a YAML file describes, and what makes one; the first if none fits."""
+    """The suite whose worlds a YAML file describes, and what makes one.
+
+    The first, which says what is missing, of a file with other keys.
+    """
     from worldloom.core.yaml_nodes import parse_yaml, read_text
 
     known = [(made, *made.definition) for made in map(suite, SUITES) if made.definition]
-    try:
-        content = parse_yaml(read_text(path), path).value
-    except ValueError:  # which whoever reads it will say again
-        content = None
-    keys = content if isinstance(content, Mapping) else {}
-    fitting = [one for one in known if any(key in keys for key in one[1])]
+    content = parse_yaml(read_text(path), path).value
+    if not isinstance(content, Mapping):
+        keys = "; ".join(f"{made.name}: {', '.join(keys)}" for made, keys, _ in known)
+        raise ValueError(f"{path}: it describes no world; keys that tell which one: {keys}")
+    fitting = [one for one in known if any(key in content for key in one[1])]
     made, _, function = (fitting or known)[0]
     return made, function
 

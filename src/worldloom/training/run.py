@@ -134,12 +134,16 @@ class Run:
         return jax.jit(self.act_in_world, static_argnames="explore")
 
     def evaluate(self, episodes: int | None = None, seed: int = 0) -> Evaluation:
-        """Scores in fresh episodes, without exploration."""
+        """Scores in fresh episodes, without exploration.
+
+        An evaluator may know more than is asked for while a run trains: its `in_full`.
+        """
         check_seed(seed)
         if episodes is not None and episodes < 1:
             raise ValueError(f"episodes={episodes}; evaluate at least 1")
         evaluator = self._evaluator(episodes or self.config.eval_episodes)
-        return evaluator(self.agents, jax.random.key(seed))
+        score = getattr(evaluator, "in_full", evaluator)
+        return score(self.agents, jax.random.key(seed))
 
     def references(self) -> dict[str, dict[str, Any]]:
         """Scores of agents that learned nothing, such as "random play", as rows of eval.jsonl.

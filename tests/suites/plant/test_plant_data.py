@@ -30,6 +30,8 @@ def test_better_controllers_earn_more(name):
         returns[quality] = episode_returns(data).mean()
         assert np.isfinite(data.rows.obs).all()
     assert returns["random"] < returns["mixed"] < returns["medium"] < returns["expert"], returns
+    way = (returns["medium"] - returns["random"]) / (returns["expert"] - returns["random"])
+    assert way < 0.95, returns  # there is something to learn from medium data
 
 
 def test_a_reactor_is_held_by_an_expert_and_lost_by_chance():

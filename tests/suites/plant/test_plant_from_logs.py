@@ -142,10 +142,9 @@ def test_what_only_a_simulator_has_is_refused_in_one_line(run, here, capsys):
     assert not Path("x.npz").exists()
 
 
-def test_a_policy_is_exported_served_and_audited_and_the_truth_is_told(run, capfd):
-    exporting, serving, verifying = (commands(name)[0] for name in ("export", "serve", "audit"))
-    call(exporting)
-    words = [sorted(glob.glob(word) or [word])[0] for word in shlex.split(serving)]
+def asked_of(line, body):
+    """The answer to a request of a server that the page starts by this line."""
+    words = [sorted(glob.glob(word) or [word])[0] for word in shlex.split(line)]
     server = subprocess.Popen(
         [sys.executable, "-m", "worldloom", *words, "--port", "0", "--json", "--deadline", "120"],
         stdout=subprocess.PIPE,
@@ -154,15 +153,27 @@ def test_a_policy_is_exported_served_and_audited_and_the_truth_is_told(run, capf
     try:
         assert server.stdout is not None
         url = json.loads(server.stdout.readline())["url"]
-        (body,) = ASKED.findall(PAGE)
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"{url}/act", body.encode(), headers)
         with urllib.request.urlopen(request, timeout=300) as response:
-            answer = json.loads(response.read())
+            return json.loads(response.read())
     finally:
         server.terminate()
         assert server.wait(300) == 0
         server.stdout.close()
+
+
+def test_a_policy_looks_on_takes_over_and_is_audited_and_the_truth_is_told(run, capfd):
+    (exporting,), (looking_on, taking_over) = commands("export"), commands("serve")
+    comparing, verifying = commands("audit")
+    call(exporting)
+    with_executed, without = ASKED.findall(PAGE)
+    seen = asked_of(looking_on, with_executed)
+    assert seen["action"] == pytest.approx({"force_1": 3.5, "force_2": -4.0}, abs=1e-5)
+    assert set(seen["shadow"]["difference"]) == {"force_1", "force_2"}
+    call(comparing)
+    assert "1 answers in shadow mode" in capfd.readouterr().out
+    answer = asked_of(taking_over, without)  # of a plant that it knows by now
     assert set(answer["action"]) == {"force_1", "force_2"}
     assert all(-30.0 <= force <= 30.0 for force in answer["action"].values())
     assert "barrier:right_1" in answer["margins"]

@@ -25,6 +25,7 @@ class Tuning(struct.PyTreeNode):
     uniform: Any  # whether actions are drawn from all of [-1, 1] instead
 
 
+# A plant on which half of the gain costs next to nothing has a `medium_tuning` of its own.
 TUNINGS: dict[Quality, Tuning] = {
     "expert": Tuning(1.0, 0.03, False),
     "medium": Tuning(0.5, 0.3, False),

@@ -109,7 +109,7 @@ def _episodes(env: PureEnv, params: PyTree, key: Key, shares: Array) -> dict[str
     shares (3,): of controllers of each of QUALITIES.
     """
     start_key, tuning_key, play_key = draws.split(key, 3)
-    tuning = _tunings(tuning_key, shares)
+    tuning = _tunings(env.base.plant, tuning_key, shares)
     loops = loops_of(env.base)
 
     def init(_: PyTree) -> PyTree:
@@ -136,9 +136,10 @@ def _episodes(env: PureEnv, params: PyTree, key: Key, shares: Array) -> dict[str
     return play_episodes(env, params, (start_key, play_key), EPISODES, init, choose, record)
 
 
-def _tunings(key: Key, shares: Array) -> Tuning:
+def _tunings(plant: Plant, key: Key, shares: Array) -> Tuning:
     """One for each episode, (EPISODES,)."""
+    known = TUNINGS | {"medium": getattr(plant, "medium_tuning", TUNINGS["medium"])}
     uniform = draws.uniform(key, (EPISODES,))
     which = jnp.searchsorted(jnp.cumsum(shares)[:-1], uniform, side="right")
-    tunings = [TUNINGS[quality] for quality in QUALITIES]
+    tunings = [known[quality] for quality in QUALITIES]
     return jax.tree.map(lambda *values: jnp.asarray(values)[which], *tunings)

@@ -17,8 +17,10 @@
     reward: -abs(temperature - 350) / 10 - 0.01 * valve     # or {column: profit, at: next}
     limits:
       overheat: {signal: temperature, at_most: 400 K}
-      warm: {signal: temperature, at_least: 300 K, hard: false}
+      warm: {signal: temperature, at_least: 300 K, hard: false, alarm: low, deadband: 2 K}
     emergency: {valve: 0 %}   # where the actuators go when nothing better is known
+    recovery: [{to: {valve: 50 %}, for: 5 min, ramp: true}]    # stages on the way there
+    simulator: {fmu: boiler.fmu}       # the truth to compare with; see `simulators`
 
 Numbers without a unit are in that of their signal, times in seconds. A rate is a change in time
 (10 %/min) or in a step (10 %). A `delay` is dead time: what was done during it is still under way,
@@ -27,6 +29,7 @@ ValueError of one line: file, key, what is wrong and what to do.
 """
 
 import hashlib
+import json
 import keyword
 import math
 from collections.abc import Mapping
@@ -42,21 +45,34 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.yaml_nodes import Node, parse_yaml, read_text
 from worldloom.replay.dataset_mapping import ColumnMapping, SignalColumn, mapping_options
 from worldloom.replay.dataset_resample import Method
+from worldloom.safety.constraint_file import parse_stages
 from worldloom.safety.units import convert, parse_quantity, parse_unit
 from worldloom.suites.plant.expression import FUNCTIONS, Expression, parse_expression
 from worldloom.suites.plant.plant import RESPONSE, make_world
 from worldloom.suites.plant.types import Limit, Loop, Signal
 
-KEYS = ("name", "step", "horizon", "log", "signals", "actuators", "reward", "limits", "emergency")
+KEYS = (
+    *("name", "step", "horizon", "log", "signals", "actuators", "reward", "limits", "emergency"),
+    *("recovery", "simulator"),
+)
 LOG_KEYS = ("time", "gap", "resample", "missing", "episode", "terminated", "delimiter", "decimal")
 SIGNAL_KEYS = ("column", "unit", "file_unit", "low", "high")
-LIMIT_KEYS = ("signal", "at_most", "at_least", "hard")
+LIMIT_KEYS = ("signal", "at_most", "at_least", "hard", "alarm", "deadband")
 MOST_DELAY = 100  # steps of dead time, each of which is a signal more
 WORLD_FILE = "world.yaml"  # a run's own copy of its description
 
 
 class NoNumbers(struct.PyTreeNode):
     """The physics of a plant that nobody knows."""
+
+
+@dataclass(frozen=True)
+class SimulatorSource:
+    """What a description says of its simulator."""
+
+    kind: str  # fmu or gymnasium
+    name: str  # a path, or the id of an environment
+    variables: tuple[tuple[str, str | int], ...] = ()  # signal or actuator -> its name there
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,8 @@ class LoggedPlant:
     delays: tuple[int, ...]  # steps of dead time of each actuator
     resample: Method | None
     text: str  # of the file
+    recovery: tuple[str, ...] = ()  # stages, as YAML
+    simulator: SimulatorSource | None = None
     loops: tuple[Loop, ...] = ()
     simulated: bool = False
     has_safe_state: bool = True
@@ -146,6 +164,8 @@ def parse_description(text: str, source: str) -> LoggedPlant:
         delays=tuple(delays),
         resample=_resample(log, mapping),
         text=text,
+        recovery=_recovery(parts, [_signal(column) for column in actuators.values()], step),
+        simulator=_simulator(parts, (*signals, *actuators)),
     )
 
 
@@ -308,7 +328,14 @@ def _limits(
             raise node.error("give either at_most or at_least")
         bound = _in_unit(entry[ends[0]], signals[signal].unit)
         hard = entry["hard"].flag() if "hard" in entry else True
-        limits.append(Limit(_checked_name(node, name), signal, ends[0], bound, hard))  # pyright: ignore[reportArgumentType]
+        priority = entry["alarm"].text(("low", "medium", "high")) if "alarm" in entry else "medium"
+        deadband = 0.0
+        if "deadband" in entry:
+            deadband = _in_unit(entry["deadband"], signals[signal].unit, difference=True)
+            if deadband < 0.0:
+                raise entry["deadband"].error(f"{entry['deadband'].value}; it must not be negative")
+        named = _checked_name(node, name)
+        limits.append(Limit(named, signal, ends[0], bound, hard, priority, deadband))  # pyright: ignore[reportArgumentType]
     return limits
 
 
@@ -338,6 +365,34 @@ def _emergency(node: Node, actuators: Mapping[str, SignalColumn]) -> tuple[tuple
                 f"{column.low:g} .. {column.high:g} {column.unit}"
             )
     return tuple(values.items())
+
+
+def _recovery(parts: Mapping[str, Node], actuators: list[Signal], step: float) -> tuple[str, ...]:
+    """The stages of a recovery procedure, checked, as a constraint file has them."""
+    if "recovery" not in parts:
+        return ()
+    node = parts["recovery"]
+    parse_stages(node, actuators, step)
+    return tuple(json.dumps(stage, ensure_ascii=False) for stage in node.value)  # which is YAML
+
+
+def _simulator(parts: Mapping[str, Node], names: tuple[str, ...]) -> SimulatorSource | None:
+    if "simulator" not in parts:
+        return None
+    node = parts["simulator"]
+    entry = node.entries(("fmu", "gymnasium", "variables"))
+    kinds = [kind for kind in ("fmu", "gymnasium") if kind in entry]
+    if len(kinds) != 1:
+        raise node.error("give either fmu: FILE or gymnasium: ID")
+    (kind,), variables = kinds, []
+    for name, one in (entry["variables"].entries(names) if "variables" in entry else {}).items():
+        place = one.whole(0) if kind == "gymnasium" else one.text()
+        variables.append((name, place))
+    written = entry[kind].text()
+    path = Path(node.source).parent / written
+    beside = Path(node.source).parent / path.name  # as the folder of a run has it
+    name = str(path if path.exists() or not beside.exists() else beside)
+    return SimulatorSource(kind, written if kind == "gymnasium" else name, tuple(variables))
 
 
 def _log(entry: Mapping[str, Node]) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""A plant known from its log as a problem to train on: nothing here asks a simulator.
+"""A plant known from its log as a problem to train on: nothing is learned from a simulator.
 
 Policies are scored by off-policy estimates. The filter that they ship with is made of the
-description's limits and a model learned from the log. The folder of a run holds all that it needs
+description's limits and a model learned from the log. Where the description names a simulator, it
+is played in at the end, as the truth to compare with. The folder of a run holds all that it needs
 beside what every run has: world.yaml (the description), data.npz, model.npz, constraints.yaml and
 ope.json.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,6 +32,7 @@ from worldloom.replay.dataset import Dataset
 from worldloom.safety import ControlState, SafetyConstraints, initial_memory, safe_policy_execution
 from worldloom.suites.plant import ope
 from worldloom.suites.plant.description import WORLD_FILE, LoggedPlant
+from worldloom.suites.plant.evaluate import PlantEvaluation, save_trajectories
 from worldloom.suites.plant.learned_model import (
     MODEL_FILE,
     LearnedModel,
@@ -47,6 +51,7 @@ from worldloom.suites.plant.problem import (
 )
 from worldloom.suites.plant.safety import constraint_text, constraints_in
 from worldloom.suites.plant.suite import DATA_QUALITIES
+from worldloom.training import console
 from worldloom.training.config import TrainConfig
 from worldloom.training.driver import Hook
 from worldloom.training.run import Run
@@ -101,15 +106,31 @@ def make_logged_problem(config: TrainConfig, env: PureEnv, folder: Path | None) 
         key = jax.random.key(ope.OPE_KEY + config.seed)
         return ope.learn(data(), gamma_of(config), plant.horizon, settings.ope_updates, key)
 
+    def truth(policy: PolicyState, episodes: int, seed: int) -> PlantEvaluation:
+        from worldloom.suites.plant.simulators import make_simulator, play
+
+        console.phase("playing in the simulator", note=plant.simulator.name)
+        with closing(make_simulator(plant)) as simulator:
+            known = {"episodes": episodes, "gamma": gamma_of(config), "seed": seed}
+            return play(simulator, world, policy, constraints(), data(), **known)
+
+    if plant.simulator is not None and kept is None:  # before anything is learned
+        from worldloom.suites.plant.simulators import make_simulator
+
+        make_simulator(plant).close()
+
     def make_evaluator(trainer: Trainer, episodes: int) -> "LogEvaluator":
-        return LogEvaluator(env, learned, constraints, partial(policy_of, trainer))
+        simulated = None if plant.simulator is None else partial(truth, episodes=episodes)
+        to_policy = partial(policy_of, trainer)
+        return LogEvaluator(env, learned, constraints, to_policy, simulated)
 
     def about(run: Run) -> Mapping[str, Any]:
         log = data()
         origin = {"name": log.name, "digest": log.digest, "provenance": dict(log.provenance)}
         known = origin | {"rows": log.size, "episodes": len(log.starts)}
         rows = {"plant": plant_facts(world), "constraints": list(draft.names), "data": known}
-        return rows | {"simulator": False}
+        simulator = plant.simulator and plant.simulator.kind
+        return rows | {"simulator": False, "truth": simulator}
 
     def keep(folder: Path) -> None:
         if not (folder / DATA_FILE).is_file():
@@ -118,6 +139,10 @@ def make_logged_problem(config: TrainConfig, env: PureEnv, folder: Path | None) 
             save_model(folder / MODEL_FILE, model())
         if not (folder / CONSTRAINTS_FILE).is_file():
             write_text(folder / CONSTRAINTS_FILE, text())
+        if plant.simulator is not None and plant.simulator.kind == "fmu":
+            path = Path(plant.simulator.name)
+            if path.resolve().parent != folder.resolve():
+                shutil.copyfile(path, folder / path.name)
 
     return Problem(
         env=env,
@@ -172,9 +197,21 @@ class LogFiles(Hook):
 
     def on_end(self, run: Run) -> None:
         evaluation: Any = run.evaluation
-        if not run.interrupted and evaluation is not None:
-            place = {"iteration": run.iteration, "steps": run.steps}
-            write_json(run.folder / ope.OPE_FILE, evaluation.summary | place)
+        if run.interrupted or evaluation is None:
+            return
+        summary = dict(evaluation.summary) | {"iteration": run.iteration, "steps": run.steps}
+        write_json(run.folder / ope.OPE_FILE, summary)
+        evaluator: Any = run.evaluator
+        try:
+            played = evaluator.truth(run.agents, jax.random.key(0))
+        except (ValueError, ImportError) as error:  # what was learned and estimated stands
+            write_json(run.folder / ope.OPE_FILE, summary | {"no_truth": str(error)})
+            console.say(f"the simulator was not played in: {error}")
+            return
+        if played is not None:
+            found = {"true_return": float(played.bare.discounted.mean())}
+            write_json(run.folder / ope.OPE_FILE, summary | found | {"truth": played.to_dict()})
+            save_trajectories(run.folder, played)
 
 
 # Scores without a simulator ----------------------------------------------------------------------
@@ -188,6 +225,7 @@ class LogEvaluation:
     interventions: float  # share of logged situations in which the filter changes the action
     emergencies: float
     seconds: float
+    truth: PlantEvaluation | None = None  # in the description's simulator, where it was asked
 
     @property
     def mean(self) -> float:
@@ -203,21 +241,26 @@ class LogEvaluation:
             "outside": support["outside"],
             "doubts": len(self.summary["doubts"]),
             "filter": {"interventions": self.interventions, "emergencies": self.emergencies},
-        }
+        } | ({} if self.truth is None else {"truth": self.truth.to_dict()})
 
     def lines(self) -> dict[str, str]:
         """For people."""
         both, support = self.summary["estimates"][0], self.summary["support"]
         value, low, high = (f"{both[name]:.4g}" for name in ("value", "low", "high"))
         logged, doubts = self.summary["logged_return"], self.summary["doubts"]
+        played = {}
+        if self.truth is not None:
+            discounted = float(self.truth.bare.discounted.mean())
+            played["in the simulator"] = f"{discounted:.4g} (discounted, bare)"
+            played |= self.truth.lines()
         return {
-            "scored by": HOW,
+            "scored by": HOW if self.truth is None else HOW.partition(";")[0],
             "estimated return": f"{value}, from {low} to {high}; logged {logged:.4g} (discounted)",
             "support": f"leaves the data in {support['outside']:.1%} of logged situations",
             "doubts": "; ".join(doubts) or "none that the log shows",
             "filter": f"would act in {self.interventions:.1%} of logged situations, "
             f"{self.emergencies:.2%} emergency actions",
-        }
+        } | played
 
 
 class LogEvaluator:
@@ -229,8 +272,9 @@ class LogEvaluator:
         learned: Callable[[], ope.Learned],
         constraints: Callable[[], SafetyConstraints],
         to_policy: Callable[[PyTree], PolicyState],
+        simulated: Callable[..., PlantEvaluation] | None = None,
     ):
-        self.env, self.to_policy = env, to_policy
+        self.env, self.to_policy, self._simulated = env, to_policy, simulated
         self._learned, self._constraints = learned, constraints
         self._ask = jax.jit(_ask_filter)
 
@@ -246,6 +290,17 @@ class LogEvaluator:
         shares = self._ask(policy, self.constraints, obs, previous)
         interventions, emergencies = (float(share) for share in shares)
         return LogEvaluation(summary, interventions, emergencies, time.perf_counter() - start)
+
+    def truth(self, agents: PyTree, key: Key) -> PlantEvaluation | None:
+        """What a policy earns in the description's simulator, if it names one; slow."""
+        if self._simulated is None:
+            return None
+        seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+        return self._simulated(self.to_policy(agents), seed=seed)
+
+    def in_full(self, agents: PyTree, key: Key) -> LogEvaluation:
+        """Estimates, with the truth beside them: on demand, and never on the way."""
+        return replace(self(agents, key), truth=self.truth(agents, key))
 
 
 def logged_situations(data: Dataset, count: int) -> tuple[Array, Array]:

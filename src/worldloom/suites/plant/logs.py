@@ -57,6 +57,8 @@ def read_log(source: str, world: PlantWorld) -> Dataset:
     fatal = logged.check().fatal()
     if fatal is not None:
         every = f"`worldloom data check {source} --env PLANT.yaml` lists every defect"
+        if "outside of [-1, 1]" in fatal.message:
+            every = f"low and high of {plant.name}'s description are -1 and 1; {every}"
         raise ValueError(one_line(f"{source}: {fatal.message}; {every}"))
     data = logged.dataset()
     if not plant.limits:
@@ -75,7 +77,7 @@ def log_rows(source: str, world: PlantWorld) -> Logged:
     of their ranges in [-1, 1].
     """
     plant: Any = world.plant
-    reward = None if plant.expression is None else _reward_function(plant)
+    reward = None if plant.expression is None else reward_function(plant)
     if Path(source).suffix.lower() in TABLES:
         seconds = plant.step_seconds if plant.resample else None
         method = plant.resample or "linear"
@@ -95,7 +97,7 @@ def log_rows(source: str, world: PlantWorld) -> Logged:
     return replace(logged, name=plant.name, provenance=provenance)
 
 
-def _reward_function(plant: LoggedPlant) -> RewardFunction:
+def reward_function(plant: LoggedPlant) -> RewardFunction:
     """What the description's expression makes of obs (N, n), action (N, m) and next obs (N, n)."""
     measured = [signal.name for signal in plant.mapping.observation]
     moved = [signal.name for signal in plant.action]

@@ -53,6 +53,7 @@ def write_report(folder: str | Path) -> Path:
             _estimated(run) if no_simulator(run) else None,
             charts.limits(run, plant, logged),
             estimates(ope or {}, run),
+            _truth(ope or {}, plant),
             *(_episodes(both, plant) if both else ()),
             _constraints(run, constraints),
             _data(run, logged),
@@ -150,6 +151,11 @@ def _without_simulator(run: Run) -> list[str]:
         "There is no simulator of this plant: no number here is a true score. Returns are "
         "off-policy estimates, and what the filter does is told of logged situations alone."
     ]
+    if run.about.get("truth"):
+        lines = [
+            f"The plant's simulator ({run.about['truth']}) was asked at the end alone, as the "
+            "truth to compare with. Learned, estimated and chosen was by the log."
+        ]
     if stops > 0.05:
         lines.append(
             f"In {percent(stops)} % of logged situations the filter finds no safe action by its "
@@ -173,6 +179,31 @@ def _estimates(run: Run) -> list[Fact]:
         ("leaves the data in", percent(last.get("outside")), "% of situations", "the log: 5 %"),
         ("filter would act in", acts, "% of situations", f"in {stops} % by the emergency action"),
     ]
+
+
+def _truth(ope: dict[str, Any], plant: PlantFacts) -> Part:
+    """What came out in the description's simulator, at the end."""
+    title = "In the simulator"
+    if ope.get("no_truth"):
+        return page.section(title, page.note("It was not played in", [str(ope["no_truth"])]))
+    truth = ope.get("truth")
+    if not isinstance(truth, dict):
+        return None
+    head = ["", "return", "discounted", "steps", "filter acts in", "hard limit crossed in"]
+    rows = []
+    for name, way in (("bare policy", "bare"), ("behind the filter", "filtered")):
+        row = part(truth, way)
+        mean = f"{number(row.get('return'))} {spread(row.get('return_stderr'))}".strip()
+        acts = f"{percent(row.get('interventions'))} %" if way == "filtered" else "-"
+        crossed = _most_crossed(row, plant)
+        shown = "-" if crossed is None else f"{percent(crossed)} % of steps"
+        discounted, length = (number(row.get(n)) for n in ("discounted_return", "length"))
+        rows.append([name, mean, discounted, length, acts, shown])
+    text = (
+        f"{truth.get('episodes')} episodes from logged starts; "
+        f"{truth.get('spurious_trips')} spurious trips of the filter."
+    )
+    return page.section(title, page.table(head, rows), text=text)
 
 
 def _estimated(run: Run) -> Part:

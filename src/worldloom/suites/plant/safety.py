@@ -113,6 +113,8 @@ def constraint_text(
     bounds = np.asarray(world.params.bounds)
     lines = ["emergency:"]
     lines += [f"  {name}: {value:.9g} {units[name]}".rstrip() for name, value in where.items()]
+    stages = getattr(plant, "recovery", ())
+    lines += ["recovery:", *(f"  - {stage}" for stage in stages)] if stages else []
     parts: dict[str, list[str]] = {"rate": [], "state": [], "barriers": [], "lookahead": []}
     for limit, bound in zip(plant.limits, bounds, strict=True):
         quantity = f"{bound:.9g} {units[limit.signal]}".rstrip()
@@ -122,7 +124,10 @@ def constraint_text(
             continue
         trips = str(trip and limit.hard).lower()
         row = f"{limit.name}: {{signal: {limit.signal}, {limit.kind}: "
-        parts["state"].append(f"{row}{quantity}, hard: {trips}}}")
+        about = "" if limit.priority == "medium" else f", alarm: {limit.priority}"
+        if limit.deadband:
+            about += f", deadband: {limit.deadband:.9g} {units[limit.signal]}".rstrip()
+        parts["state"].append(f"{row}{quantity}, hard: {trips}{about}}}")
         kept = reserve * ranges[limit.signal] * limit.hard
         bound = bound - kept if limit.kind == "at_most" else bound + kept
         row += f"{bound:.9g} {units[limit.signal]}".rstrip()

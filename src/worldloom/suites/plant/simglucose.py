@@ -22,7 +22,7 @@ training patients; child 7 of the others has a stomach that switches too fast fo
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from flax import struct
 from worldloom.core import draws
 from worldloom.core.protocols import PureEnv
 from worldloom.core.types import Array, Key
+from worldloom.suites.plant.controllers import Tuning
 from worldloom.suites.plant.patients import NAMES, SHOWN, SIGNALS, Patient, figures
 from worldloom.suites.plant.plant import Plant, make_world, remaining, runge_kutta, score_between
 from worldloom.suites.plant.types import Limit, Loop, PlantParams, Signal
@@ -103,6 +104,8 @@ class Simglucose(Plant):
         Limit("high", "glucose", "at_most", 180.0, hard=False),
     )
     loops: tuple = (Loop("insulin", "glucose", 130.0, -0.01, 0.0, -0.1, bias=-0.996),)
+    # Doses that follow glucose too closely: half of the gain would lose hardly anybody.
+    medium_tuning: ClassVar[Tuning] = Tuning(3.0, 0.3, False)
     horizon: int = 480
     step_seconds: float = 180.0
     response: int = 20  # an hour, for insulin to come from under the skin

@@ -66,6 +66,7 @@ class Limit:
 
     kind: "at_most" and "at_least" bound an observation, "rate" the change of an action from one
     step to the next, either way. hard: never to be crossed; soft ones are worth avoiding.
+    priority, deadband: of the alarm that a server raises, and how far within the bound it ends.
     """
 
     name: str
@@ -73,6 +74,8 @@ class Limit:
     kind: Literal["at_most", "at_least", "rate"]
     bound: float
     hard: bool = True
+    priority: Literal["low", "medium", "high"] = "medium"
+    deadband: float = 0.0
 
 
 @dataclass(frozen=True)
