@@ -65,9 +65,9 @@ class Sizes:
             "bc": 4_000,
             "mbpo": 3_000,
             "mbpo-linear": 2_000,
-            "iql": 3_000,
-            "td3bc": 2_000,
-            "rebrac": 3_000,
+            "iql": 2_000,
+            "td3bc": 1_500,
+            "rebrac": 2_000,
         }
     )
     score_seeds: tuple[int, ...] = (0, 1, 2)
