@@ -7,16 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.mbpo import (
-    MBPO,
-    MBPOConfig,
-    MBPOHyper,
-    act,
-    end_features,
-    leaky_averages,
-    least_squares,
-    logistic,
-)
+from worldloom.algos.mbpo import MBPO, MBPOConfig, MBPOHyper, act
+from worldloom.algos.model_rows import end_features, leaky_averages, least_squares, logistic
 from worldloom.core import draws
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns

@@ -1,13 +1,19 @@
 """Offline model-based policy optimisation: back-propagation through an ensemble of learned models.
 
-For its first `model_updates` updates an ensemble f_1 ... f_E learns from logged rows what follows,
-what is paid and whether the episode ends (Chua et al. 2018). From then on the models are fixed, and
-the policy, which sets out from the logged mean action, climbs the gradient of its own return in
-short rollouts that begin at logged rows (SVG of an infinite horizon, Heess et al. 2015), less a
-penalty where two models disagree (MOPO, Yu et al. 2020):
+What is linear in a step is solved, and so is when episodes end (`model_rows`); for its first
+`model_updates` updates an ensemble learns from logged rows what that leaves, and what is paid (Chua
+et al. 2018). From then on the models f_1 ... f_E are fixed, and the policy, which sets out from the
+logged mean action, climbs the gradient of its own return in short rollouts that begin at logged
+rows (SVG of an infinite horizon, Heess et al. 2015), less a penalty where two models disagree
+(MOPO, Yu et al. 2020):
 
     J(pi) = E sum_t gamma^t alive_t (r_t - penalty |f_i(s_t, a_t) - f_j(s_t, a_t)|)        (1)
-    s_t+1 = f_i(s_t, a_t),   i and j drawn for each step,   alive_t+1 = alive_t (1 - p_i(end))
+    s_t+1 = f_i(s_t, a_t) + w_t,   i and j drawn for each step
+    w_t = s'_t - f_i(s''_t, a'_t),   alive_t+1 = alive_t (1 - p(end))
+
+with w_t what f_i cannot explain of the row that was logged t steps after the first, from s''_t to
+s'_t: the log's own disturbances, so that who does what was logged sees what was logged. A rollout
+ends where the log ran out of time; after an end that was the log's own fault w_t is 0.
 
 It shares the name with the online algorithm of Janner et al. (2019), which learns a critic by soft
 actor-critic from rows that its models make up: here there is no critic, the models themselves are
@@ -18,11 +24,10 @@ in which the policy never learns: a rule that asks the data alone.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
@@ -37,14 +42,15 @@ from worldloom.algos.actor_critic import (
 from worldloom.algos.algorithm import CONTINUOUS, Algorithm
 from worldloom.algos.config import at_least, choice, fraction, positive
 from worldloom.algos.dynamics import network
-from worldloom.algos.offline import (
-    LinkedRows,
-    OfflineAgent,
-    OfflineConfig,
-    OfflineLearner,
-    Table,
-    make_table,
+from worldloom.algos.model_rows import (
+    Course,
+    ModelRows,
+    ModelTable,
+    Scales,
+    end_features,
+    make_model_table,
 )
+from worldloom.algos.offline import OfflineAgent, OfflineConfig, OfflineLearner
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Key
@@ -53,13 +59,8 @@ from worldloom.nn.offline import Weights, make_mlp
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset
 
-ROOM = 0.1  # of a signal's logged range, by which a model may leave it
-SMALLEST_STD = 1e-6  # of a signal, below which it is taken not to change
-SMALLEST_VALUE = 1e-10  # singular, beside the largest: below, inputs say the same
 LARGEST_GRADIENT = 1.0  # norm: a rollout that blows up must not undo what was learned
 LARGEST_MEAN = 0.9995  # of an action: further out, an actor would have no gradient left
-SOLVED_ROWS = 20_000  # that fits are solved with: no more are needed for some hundred numbers
-RIDGE = 0.01  # of that fit, whose classes may be separable
 STARTS = 64  # rows from which iterates are compared
 NOTHING_YET = -1e30  # a return below all others; finite, as all of a learner must be
 METRICS = ("model_loss", "model_return", "spread", "held_out_return")
@@ -103,95 +104,6 @@ class MBPOConfig(OfflineConfig):
             raise ValueError(f"mbpo: history={self.history}; time constants are steps, 1 or more")
 
 
-# Rows ------------------------------------------------------------------------------------------
-
-
-class Scales(struct.PyTreeNode):
-    """What the numbers of a table stand for: obs and next_obs of its rows are normalised."""
-
-    obs_mean: Array  # (n,), in the plant's units
-    obs_std: Array  # (n,)
-    action_mean: Array  # (m,)
-    action_std: Array  # (m,)
-    change_std: Array  # (n,), of a normalised signal in a step; 0 if it never changes
-    linear: dict[str, Array]  # kernel (i, n), bias (n,): the changes' least-squares fit
-    remainder_std: Array  # (n,), of what that leaves; 0 where it leaves nothing
-    low: Array  # (n,), normalised: how far a model may go
-    high: Array  # (n,)
-    reward_mean: Array  # (): what was taken off rewards, and what they were multiplied by then
-    reward_scale: Array  # ()
-    end: dict[str, Array]  # kernel (4 n,), bias (): log-odds that a step ends the episode
-
-    def scale_action(self, action: Array) -> Array:
-        return (action - self.action_mean) / self.action_std
-
-
-class ModelRows(LinkedRows):
-    """Rows with what came before them."""
-
-    memory: Array  # (B, h)
-    index: Array  # int32 (B,), in the table
-    table: "ModelTable"
-
-    @property
-    def state(self) -> Array:
-        """What a rollout starts from, (B, n + h)."""
-        return jnp.concatenate([self.obs, self.memory], -1)
-
-    @property
-    def inputs(self) -> Array:
-        """What models see, (B, i)."""
-        return jnp.concatenate([self.state, self.table.scales.scale_action(self.action)], -1)
-
-
-class Course(NamedTuple):
-    """What the log has after the row that a rollout begins at; T steps of B rollouts."""
-
-    inputs: Array  # (T, B, i)
-    change: Array  # (T, B, n)
-    known: Array  # (T, B): 1 until the logged episode ends, then 0
-    goes_on: Array  # (T, B): 0 where it ran out of time, and the rollout with it
-
-
-class ModelTable(Table):
-    """A table whose rows know their past and their scales."""
-
-    memory: Array  # (N, h)
-    scales: Scales
-
-    def take(self, index: Array) -> ModelRows:
-        rows = Table.take(self, index)
-        return ModelRows(**vars(rows), memory=self.memory[index], index=index, table=self)
-
-    def course(self, index: Array, length: int) -> Course:
-        """The next `length` logged steps from rows of that index (B,)."""
-
-        def one(known: Array, t: Array) -> tuple[Array, Course]:
-            rows = self.take(jnp.minimum(index + t, self.size - 1))
-            goes_on = 1.0 - known * ~(rows.followed | rows.terminated)
-            course = Course(rows.inputs, rows.next_obs - rows.obs, known, goes_on)
-            return known * rows.followed, course
-
-        return jax.lax.scan(one, jnp.ones(index.shape), jnp.arange(length))[1]
-
-
-@partial(jax.jit, static_argnums=2)
-def leaky_averages(x: Array, first: Array, constants: tuple[float, ...]) -> Array:
-    """Averages (N, K d) of what came before each row of x (N, d), K time constants in steps.
-
-    An episode, whose `first` row is marked (N,), begins as if it had been so for ever.
-    """
-    rates = 1.0 / jnp.asarray(constants, jnp.float32).reshape(-1, 1)
-
-    def one(average: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        x, first = row
-        average = jnp.where(first, x, average)
-        return average + rates * (x - average), average
-
-    blank = jnp.zeros((len(constants), x.shape[1]), x.dtype)
-    return jax.lax.scan(one, blank, (x, first))[1].reshape(len(x), blank.size)
-
-
 # One model -------------------------------------------------------------------------------------
 
 Model = dict[str, Weights]
@@ -207,54 +119,6 @@ def make_model(key: Key, inputs: int, hidden: tuple[int, ...], obs_size: int) ->
         "residual": make_mlp(residual, (inputs, *hidden, obs_size)),
         "reward": make_mlp(reward, (inputs, *hidden, 1)),
     }
-
-
-def least_squares(inputs: Array, targets: Array) -> dict[str, Array]:
-    """Kernel (i, n) and bias (n,), of the least norm, for inputs (N, i) and targets (N, n).
-
-    Solved, not learned: a gradient never gets the last digits, and without them a rollout settles
-    beside the target. In float64, since signals may say the same.
-    """
-    chosen = np.random.default_rng(0).permutation(len(inputs))[:SOLVED_ROWS]
-    x, y = np.asarray(inputs[chosen], np.float64), np.asarray(targets[chosen], np.float64)
-    x_mean, y_mean = x.mean(0), y.mean(0)
-    x, y = x - x_mean, y - y_mean
-    kernel = np.linalg.pinv(x.T @ x, rcond=SMALLEST_VALUE, hermitian=True) @ (x.T @ y)
-    bias = y_mean - x_mean @ kernel
-    return {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
-
-
-def end_features(obs: Array, next_obs: Array) -> Array:
-    """(B, 4 n) for normalised obs and next_obs (B, n): limits on either side of each signal."""
-    return jnp.concatenate([obs, next_obs, jnp.square(obs), jnp.square(next_obs)], -1)
-
-
-def logistic(features: Array, labels: Array) -> dict[str, Array]:
-    """Kernel (f,) and bias () of a ridge logistic regression of labels (N,) on features (N, f).
-
-    Solved, like the linear fit: ends are rare, and a network that sees one in every few batches
-    smears them over all that is near. All rows with a label count, and some of the others.
-    """
-    from scipy.optimize import minimize
-
-    y = np.asarray(labels)
-    if not y.any():
-        return {"kernel": jnp.zeros(features.shape[1]), "bias": jnp.float32(NOTHING_YET)}
-    others = np.flatnonzero(~y)
-    step = max(len(others) // SOLVED_ROWS, 1)
-    chosen = np.concatenate([np.flatnonzero(y), others[::step]])
-    x = np.asarray(features[chosen], np.float64)
-    y, weight = y[chosen].astype(np.float64), np.where(y[chosen], 1.0, step)
-
-    def loss(beta: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = x @ beta[:-1] + beta[-1]
-        wrong = weight * (0.5 * (1.0 + np.tanh(0.5 * odds)) - y)
-        value = (weight * (np.logaddexp(0.0, odds) - y * odds)).sum() + 0.5 * RIDGE * beta @ beta
-        return value, np.append(x.T @ wrong, wrong.sum()) + RIDGE * beta
-
-    start = np.zeros(x.shape[1] + 1)
-    beta = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
-    return {"kernel": jnp.asarray(beta[:-1], jnp.float32), "bias": jnp.float32(beta[-1])}
 
 
 # The policy's network --------------------------------------------------------------------------
@@ -310,40 +174,7 @@ class MBPO(OfflineAgent):
 
     def table(self, dataset: Dataset) -> ModelTable:
         """The rows of a dataset with their scales and their past."""
-        table, rows = make_table(dataset, centre=True), dataset.rows
-        obs, next_obs = dataset.normalise(rows.obs), dataset.normalise(rows.next_obs)
-        action = rows.action.reshape(dataset.size, -1)
-        change_std, spread = (next_obs - obs).std(0), action.std(0)
-        both = jnp.stack([jnp.minimum(obs, next_obs).min(0), jnp.maximum(obs, next_obs).max(0)])
-        room = ROOM * (both[1] - both[0])
-        ended = rows.terminated
-        action_mean = action.mean(0)
-        action_std = jnp.where(spread > SMALLEST_STD, spread, 1.0)
-        first = jnp.zeros(dataset.size, bool).at[dataset.starts].set(True)
-        seen = jnp.concatenate([obs, (action - action_mean) / action_std], -1)
-        memory = leaky_averages(seen, first, self.config.history)
-        size = obs.shape[1]
-        inputs = jnp.concatenate([obs, memory, seen[:, size:]], -1)
-        moves = change_std > SMALLEST_STD
-        linear = least_squares(inputs, jnp.where(moves, next_obs - obs, 0.0))
-        left = (next_obs - obs - inputs @ linear["kernel"] - linear["bias"]).std(0)
-        scales = Scales(
-            obs_mean=dataset.mean,
-            obs_std=dataset.std,
-            action_mean=action_mean,
-            action_std=action_std,
-            change_std=jnp.where(moves, change_std, 0.0),
-            linear=linear,
-            remainder_std=jnp.where(moves & (left > SMALLEST_STD), left, 0.0),
-            low=both[0] - room,
-            high=both[1] + room,
-            reward_mean=jnp.where(
-                ended.any(), 0.0, rows.reward.mean()
-            ),  # as `make_table` centres them
-            reward_scale=table.reward_scale,
-            end=logistic(end_features(obs, next_obs), ended),
-        )
-        return ModelTable(**vars(table), memory=memory, scales=scales)
+        return make_model_table(dataset, self.config.history)
 
     def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
         config = self.config
