@@ -63,18 +63,18 @@ class Sizes:
             # Not CQL and EDAC: at some 15 updates a second, twelve runs of one would take hours.
             # The others stop where their curves are flat, or nearly.
             "bc": 4_000,
-            "iql": 3_000,
-            "td3bc": 3_000,
-            "rebrac": 6_000,
-            "mbpo": 8_000,
-            "mbpo-linear": 8_000,
+            "mbpo": 3_000,
+            "mbpo-linear": 2_000,
+            "iql": 2_000,
+            "td3bc": 1_500,
+            "rebrac": 2_000,
         }
     )
     score_seeds: tuple[int, ...] = (0, 1, 2)
     score_episodes: int = 1000  # of DMSD and Pipeline; of Simglucose all 360 starts
-    cheetahs: int = 20  # episodes of the half cheetah, one by one in MuJoCo
+    cheetahs: int = 10  # episodes of the half cheetah, one by one in MuJoCo
     looks: int = 4  # evaluations on the way; the last part is learned slowly
-    score_ope_updates: int = 1_500
+    score_held_out_updates: int = 1_500
     # Our plants
     plants: tuple[str, ...] = PLANTS
     qualities: tuple[Any, ...] = ("expert", "medium", "mixed", "random")
@@ -127,7 +127,7 @@ QUICK = Sizes(
     score_seeds=(0,),
     score_episodes=2,
     cheetahs=2,
-    score_ope_updates=2,
+    score_held_out_updates=2,
     looks=2,
     plants=("water",),
     qualities=("medium",),
@@ -490,7 +490,7 @@ def scores(sizes: Sizes, record: Record) -> None:
         episodes=sizes.score_episodes,
         cheetahs=sizes.cheetahs,
         looks=sizes.looks,
-        ope_updates=sizes.score_ope_updates,
+        held_out_updates=sizes.score_held_out_updates,
         hidden=sizes.hidden,
         batch_size=sizes.batch,
         note=record.note,

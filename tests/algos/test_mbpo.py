@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.mbpo import MBPO, MBPOConfig, MBPOHyper, leaky_averages
+from worldloom.algos.mbpo import MBPO, MBPOConfig, MBPOHyper, act
+from worldloom.algos.model_rows import end_features, leaky_averages, least_squares, logistic
 from worldloom.core import draws
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
@@ -98,57 +99,115 @@ def test_averages_are_those_of_a_loop_over_each_episode():
 
 
 def test_a_rollout_is_that_of_a_loop_over_its_equations():
-    """Every number of it, in numpy, row by row: members, penalty, ends, memory and bounds."""
+    """Every number of it, in numpy, row by row: members, penalty, ends, memory, log and bounds."""
     agent = small(num_members=3, history=(2.0, 5.0), rollout_length=4)
     data = reach()
     table = agent.table(data)
     learner = jax.jit(lambda key: agent.init(key, 2, 1))(jax.random.key(0))
-    state, scales, key, gamma = (
-        table.take(jnp.arange(5)).state,
-        table.scales,
-        jax.random.key(3),
-        0.9,
-    )
+    rows, key, gamma = table.take(jnp.asarray([0, 1, 2, 3, ROWS - 2])), jax.random.key(3), 0.9
     members = jax.tree.map(lambda x: x[:3], learner.model.params)
-    reward, spread = jax.jit(agent.rollout)(
-        learner.actor.params, members, state, scales, key, gamma
-    )
+    actor = partial(act, learner.actor.params)
+    reward, spread = jax.jit(partial(agent.rollout, actor))(members, rows, key, gamma)
     assert reward.shape == spread.shape == (4, 5)
-    weights, scales = jax.device_get((members, scales))
+    weights, scales = jax.device_get((members, table.scales))
+    logged = jax.device_get(table.take(jnp.arange(ROWS)))
+    inputs_of = np.asarray(table.take(jnp.arange(ROWS)).inputs)
 
-    def forward(layers, x, activation):
+    def forward(layers, x):
         for layer in layers[:-1]:
-            x = activation(x @ layer["kernel"] + layer["bias"])
+            x = x @ layer["kernel"] + layer["bias"]
+            x = x * sigmoid(x)
         return x @ layers[-1]["kernel"] + layers[-1]["bias"]
 
     def sigmoid(x):
         return 1.0 / (1.0 + np.exp(-x))
 
+    def change(model, inputs):
+        fit = inputs @ scales.linear["kernel"] + scales.linear["bias"]
+        return fit + scales.remainder_std * forward(model["residual"], inputs)
+
     pairs = [int(draws.integers(one, (), 6)) for one in draws.split(key, 4)]
-    actor = jax.device_get(learner.actor.params)
-    for row in range(5):
-        obs, memory, weight = np.asarray(state[row, :2]), np.asarray(state[row, 2:]), 1.0
+    gains = jax.device_get(learner.actor.params)
+    for row, index in enumerate(np.asarray(rows.index)):
+        obs, memory = np.asarray(rows.obs[row]), np.asarray(rows.memory[row])
+        weight, known = 1.0, True
         for t, number in enumerate(pairs):
             i = number % 3
             j = (i + 1 + number // 3) % 3
             assert i != j
-            action = np.tanh(forward(actor, obs, lambda x: np.maximum(x, 0.0)))
+            action = np.tanh(sum(forward(layers, obs) for layers in gains.values()))
             scaled = (action - scales.action_mean) / scales.action_std
             inputs = np.concatenate([obs, memory, scaled])
-            swish = lambda x: x * sigmoid(x)  # noqa: E731
-            pair = [jax.tree.map(lambda x, k=k: x[k], weights) for k in (i, j)]
-            one, other = (
-                forward(m["linear"], inputs, swish) + forward(m["residual"], inputs, swish)
-                for m in pair
-            )
-            paid, end = forward(pair[0]["outcome"], inputs, swish)
-            apart = np.sqrt(0.5 * np.mean(np.square(one - other)))
+            one, other = (jax.tree.map(lambda x, k=k: x[k], weights) for k in (i, j))
+            apart = (change(one, inputs) - change(other, inputs)) / scales.change_std
+            spread_there = np.sqrt(0.5 * np.mean(np.square(apart)))
+            paid = forward(one["reward"], inputs)[0]
             np.testing.assert_allclose(reward[t, row], weight * paid, rtol=1e-3, atol=1e-5)
-            np.testing.assert_allclose(spread[t, row], weight * apart, rtol=1e-3, atol=1e-5)
-            weight *= 0.9 * (1.0 - sigmoid(end))
+            np.testing.assert_allclose(spread[t, row], weight * spread_there, rtol=1e-3, atol=1e-5)
+            moved = change(one, inputs)
+            here = min(index + t, ROWS - 1)
+            if known:
+                done = logged.next_obs[here] - logged.obs[here]
+                moved = moved + done - change(one, inputs_of[here])
+            after = np.clip(obs + moved, scales.low, scales.high)
+            features = np.concatenate([obs, after, obs**2, after**2])
+            end = sigmoid(features @ scales.end["kernel"] + scales.end["bias"])
+            weight *= 0.9 * (1.0 - end)
+            if known and not logged.followed[here]:
+                known, weight = False, weight * float(logged.terminated[here])
             seen = np.concatenate([obs, scaled])
             memory = memory + (np.tile(seen, 2) - memory) / np.repeat([2.0, 5.0], 3)
-            obs = np.clip(obs + scales.change_std * one, scales.low, scales.high)
+            obs = after
+
+
+def test_whoever_does_what_was_logged_sees_what_was_logged():
+    """Whatever the models: what they cannot explain is the log's, up to its time limit."""
+    rng, size = np.random.default_rng(0), 64
+    obs = np.zeros(size + 1)
+    for t in range(size):  # a walk that no model could foresee, which is restarted half way
+        obs[t + 1] = 0.5 * obs[t] - 0.25 * np.sin(obs[t]) + rng.normal()
+    before, after = obs[:-1, None], obs[1:, None]
+    action = np.tanh(0.3 * (before - before.mean()) / before.std())
+    ends = np.arange(size) % 32 == 31
+    data = from_columns(before, action, -after[:, 0], after, ends & False, ends)
+    agent = small(lambda obs, action, next_obs: -next_obs[0], rollout_length=40)
+    learner = jax.jit(lambda key: agent.init(key, 1, 1))(jax.random.key(0))
+    rows = agent.table(data).take(jnp.asarray([0, 5, 40]))
+    policy = lambda obs: jnp.tanh(0.3 * obs)  # noqa: E731
+    rollout = jax.jit(partial(agent.rollout, policy))
+    reward, _ = rollout(learner.model.params, rows, jax.random.key(1), 1.0)
+    scaled = np.asarray(agent.table(data).take(jnp.arange(size)).reward)
+    for column, (start, stop) in enumerate([(0, 32), (5, 32), (40, 64)]):
+        expected = np.zeros(40)
+        expected[: stop - start] = scaled[start:stop]
+        np.testing.assert_allclose(reward[:, column], expected, atol=1e-4)
+
+
+def test_what_is_linear_is_solved_to_the_last_digits():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 3)).astype(np.float32)
+    x = np.concatenate([x, x[:, :1]], 1)  # two inputs say the same
+    kernel, bias = np.asarray([[1.0, 0.0], [-2.0, 0.5], [0.0, 3.0], [1.0, 0.0]]), [0.5, -1.0]
+    fit = least_squares(x, x @ kernel + bias)
+    np.testing.assert_allclose(fit["kernel"], kernel, atol=1e-5)
+    np.testing.assert_allclose(fit["bias"], bias, atol=1e-5)
+
+
+def test_an_end_is_known_by_the_limit_that_was_crossed():
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1.0, 1.0, (4000, 2)).astype(np.float32)
+    after = rng.uniform(-1.0, 1.0, (4000, 2)).astype(np.float32)
+    fit = logistic(end_features(obs, after), after[:, 0] < -0.9)
+
+    def probability(x):
+        there = np.zeros((1, 2)), np.asarray([[x, 0.3]])
+        return 1.0 / (1.0 + np.exp(-(end_features(*there) @ fit["kernel"] + fit["bias"])[0]))
+
+    assert probability(-0.97) > 0.9
+    assert probability(-0.8) < 0.05
+    assert probability(0.5) < 1e-3
+    never = logistic(end_features(obs, after), np.zeros(4000, bool))
+    assert (end_features(obs, after) @ never["kernel"] + never["bias"]).max() < -1e20
 
 
 def test_the_best_action_depends_on_what_is_seen():
@@ -180,7 +239,7 @@ def test_a_declared_reward_takes_the_place_of_the_logged_one():
 def test_until_models_are_learned_the_policy_does_what_is_logged_on_average():
     agent, data = small(policy="linear", model_updates=300), aim(-0.9, -0.7)
     learner, metrics = learn(agent, data, 300)
-    (layer,) = learner.selected  # a gain and a bias
+    (layer,) = learner.selected["linear"]  # a gain for each signal, and a bias
     assert (layer["kernel"].shape, layer["bias"].shape) == ((2, 1), (1,))
     action = policy_step(agent.policy(learner, data), data.mean[None])
     np.testing.assert_allclose(action, -0.8, atol=0.01)
@@ -220,8 +279,8 @@ def test_the_iterate_that_is_kept_earned_most_in_the_models_held_out():
     returns = np.asarray(metrics["held_out_return"])[300:]
     assert learner.selected_return == returns.max() > returns[-1]
     held_out = jax.tree.map(lambda x: x[2:], learner.model.params)
-    scales, key = agent.table(data).scales, jax.random.key(0)
-    again = jax.jit(agent.rollout)(learner.selected, held_out, learner.starts, scales, key, 0.99)
+    rows, policy = agent.table(data).take(learner.starts), partial(act, learner.selected)
+    again = jax.jit(partial(agent.rollout, policy))(held_out, rows, jax.random.key(0), 0.99)
     np.testing.assert_allclose(again[0].sum(0).mean(), learner.selected_return, rtol=1e-4)
 
 

@@ -360,9 +360,9 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
 def test_the_choice_among_algorithms_does_not_see_scores():
     rows = [
         {"dataset": "dmsd", "algo": "best constant", "mean": 99.0},
-        {"dataset": "dmsd", "algo": "lucky", "mean": 90.0, "ope_low": 10.0},
-        {"dataset": "dmsd", "algo": "supported", "mean": 60.0, "ope_low": 40.0},
-        {"dataset": "simglucose", "algo": "other", "mean": 70.0, "ope_low": 80.0},
+        {"dataset": "dmsd", "algo": "lucky", "mean": 90.0, "model_return": 10.0},
+        {"dataset": "dmsd", "algo": "supported", "mean": 60.0, "model_return": 40.0},
+        {"dataset": "simglucose", "algo": "other", "mean": 70.0, "model_return": 80.0},
     ]
     assert plant_scores.chosen(rows, "dmsd")["algo"] == "supported"
     assert plant_scores.chosen(rows[:1], "dmsd") is None

@@ -1,13 +1,19 @@
 """Offline model-based policy optimisation: back-propagation through an ensemble of learned models.
 
-For its first `model_updates` updates an ensemble f_1 ... f_E learns from logged rows what follows,
-what is paid and whether the episode ends (Chua et al. 2018). From then on the models are fixed, and
-the policy, which sets out from the logged mean action, climbs the gradient of its own return in
-short rollouts that begin at logged rows (SVG of an infinite horizon, Heess et al. 2015), less a
-penalty where two models disagree (MOPO, Yu et al. 2020):
+What is linear in a step is solved, and so is when episodes end (`model_rows`); for its first
+`model_updates` updates an ensemble learns from logged rows what that leaves, and what is paid (Chua
+et al. 2018). From then on the models f_1 ... f_E are fixed, and the policy, which sets out from the
+logged mean action, climbs the gradient of its own return in short rollouts that begin at logged
+rows (SVG of an infinite horizon, Heess et al. 2015), less a penalty where two models disagree
+(MOPO, Yu et al. 2020):
 
     J(pi) = E sum_t gamma^t alive_t (r_t - penalty |f_i(s_t, a_t) - f_j(s_t, a_t)|)        (1)
-    s_t+1 = f_i(s_t, a_t),   i and j drawn for each step,   alive_t+1 = alive_t (1 - p_i(end))
+    s_t+1 = f_i(s_t, a_t) + w_t,   i and j drawn for each step
+    w_t = s'_t - f_i(s''_t, a'_t),   alive_t+1 = alive_t (1 - p(end))
+
+with w_t what f_i cannot explain of the row that was logged t steps after the first, from s''_t to
+s'_t: the log's own disturbances, so that who does what was logged sees what was logged. A rollout
+ends where the log ran out of time; after an end that was the log's own fault w_t is 0.
 
 It shares the name with the online algorithm of Janner et al. (2019), which learns a critic by soft
 actor-critic from rows that its models make up: here there is no critic, the models themselves are
@@ -36,30 +42,31 @@ from worldloom.algos.actor_critic import (
 from worldloom.algos.algorithm import CONTINUOUS, Algorithm
 from worldloom.algos.config import at_least, choice, fraction, positive
 from worldloom.algos.dynamics import network
-from worldloom.algos.offline import (
-    LinkedRows,
-    OfflineAgent,
-    OfflineConfig,
-    OfflineLearner,
-    Table,
-    make_table,
+from worldloom.algos.model_rows import (
+    Course,
+    ModelRows,
+    ModelTable,
+    Scales,
+    end_features,
+    make_model_table,
 )
+from worldloom.algos.offline import OfflineAgent, OfflineConfig, OfflineLearner
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Key
 from worldloom.nn.networks import Networks
-from worldloom.nn.offline import Weights, deterministic, make_mlp
+from worldloom.nn.offline import Weights, make_mlp
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset
 
-ROOM = 0.1  # of a signal's logged range, by which a model may leave it
-SMALLEST_STD = 1e-6  # of a signal, below which it is taken not to change
 LARGEST_GRADIENT = 1.0  # norm: a rollout that blows up must not undo what was learned
 LARGEST_MEAN = 0.9995  # of an action: further out, an actor would have no gradient left
 STARTS = 64  # rows from which iterates are compared
 NOTHING_YET = -1e30  # a return below all others; finite, as all of a learner must be
 METRICS = ("model_loss", "model_return", "spread", "held_out_return")
 Reward = Callable[[Array, Array, Array], Array]
+Actor = dict[str, Weights]
+Policy = Callable[[Array], Array]  # of normalised obs (B, n), actions (B, m)
 
 
 class MBPOHyper(struct.PyTreeNode):
@@ -75,7 +82,8 @@ class MBPOHyper(struct.PyTreeNode):
 class MBPOConfig(OfflineConfig):
     """Options of the algorithm.
 
-    policy: "linear" has a bias and a gain for every signal, "mlp" hidden layers as the models have.
+    policy: "linear" has a bias and a gain for every signal that moves, "mlp" for all of them, and
+    hidden layers beside them, as the models have.
     history: time constants, in steps, of leaky averages of observations and actions, which models
     see beside the present where a plant hides part of its state; the policy sees the present only.
     """
@@ -96,88 +104,39 @@ class MBPOConfig(OfflineConfig):
             raise ValueError(f"mbpo: history={self.history}; time constants are steps, 1 or more")
 
 
-# Rows ------------------------------------------------------------------------------------------
-
-
-class Scales(struct.PyTreeNode):
-    """What the numbers of a table stand for: obs and next_obs of its rows are normalised."""
-
-    obs_mean: Array  # (n,), in the plant's units
-    obs_std: Array  # (n,)
-    action_mean: Array  # (m,)
-    action_std: Array  # (m,)
-    change_std: Array  # (n,), of a normalised signal in a step; 0 if it never changes
-    low: Array  # (n,), normalised: how far a model may go
-    high: Array  # (n,)
-    reward_mean: Array  # (): what was taken off rewards, and what they were multiplied by then
-    reward_scale: Array  # ()
-    ends: Array  # (): 1 if some episode ends of itself, else 0
-
-    def scale_action(self, action: Array) -> Array:
-        return (action - self.action_mean) / self.action_std
-
-
-class ModelRows(LinkedRows):
-    """Rows with what came before them."""
-
-    memory: Array  # (B, h)
-    scales: Scales
-
-    @property
-    def state(self) -> Array:
-        """What a rollout starts from, (B, n + h)."""
-        return jnp.concatenate([self.obs, self.memory], -1)
-
-
-class ModelTable(Table):
-    """A table whose rows know their past and their scales."""
-
-    memory: Array  # (N, h)
-    scales: Scales
-
-    def take(self, index: Array) -> ModelRows:
-        rows = Table.take(self, index)
-        return ModelRows(**vars(rows), memory=self.memory[index], scales=self.scales)
-
-
-@partial(jax.jit, static_argnums=2)
-def leaky_averages(x: Array, first: Array, constants: tuple[float, ...]) -> Array:
-    """Averages (N, K d) of what came before each row of x (N, d), K time constants in steps.
-
-    An episode, whose `first` row is marked (N,), begins as if it had been so for ever.
-    """
-    rates = 1.0 / jnp.asarray(constants, jnp.float32).reshape(-1, 1)
-
-    def one(average: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        x, first = row
-        average = jnp.where(first, x, average)
-        return average + rates * (x - average), average
-
-    blank = jnp.zeros((len(constants), x.shape[1]), x.dtype)
-    return jax.lax.scan(one, blank, (x, first))[1].reshape(len(x), blank.size)
-
-
 # One model -------------------------------------------------------------------------------------
 
 Model = dict[str, Weights]
 
 
 def make_model(key: Key, inputs: int, hidden: tuple[int, ...], obs_size: int) -> Model:
-    """Networks of their own for what follows and what it is worth.
+    """Networks of their own for what a linear fit leaves of changes, and for the reward.
 
     A reward with sharp peaks, learned by the same layers, would spoil the changes.
     """
-    linear, residual, outcome = draws.split(key, 3)
+    residual, reward = draws.split(key)
     return {
-        "linear": make_mlp(linear, (inputs, obs_size)),
         "residual": make_mlp(residual, (inputs, *hidden, obs_size)),
-        "outcome": make_mlp(outcome, (inputs, *hidden, 2)),  # the reward, an end's log-odds
+        "reward": make_mlp(reward, (inputs, *hidden, 1)),
     }
 
 
-def change(model: Model, inputs: Array) -> Array:
-    """Changes (B, n), in their deviations: what is linear in them is learned to the last digit."""
-    return network(model["linear"], inputs) + network(model["residual"], inputs)
+# The policy's network --------------------------------------------------------------------------
+
+
+def make_actor(key: Key, obs_size: int, hidden: tuple[int, ...], action_size: int) -> Actor:
+    """Gains and a bias, and beside them hidden layers, if any; 0 in the beginning."""
+    sizes = {"linear": (obs_size, action_size)}
+    if hidden:
+        sizes["residual"] = (obs_size, *hidden, action_size)
+    actor = {name: make_mlp(key, size) for name, size in sizes.items()}
+    blank = partial(jax.tree.map, jnp.zeros_like)
+    return {name: (*layers[:-1], blank(layers[-1])) for name, layers in actor.items()}
+
+
+def act(actor: Actor, obs: Array) -> Array:
+    """Deterministic actions (B, m) in (-1, 1) for normalised obs (B, n)."""
+    return jnp.tanh(sum(network(layers, obs) for layers in actor.values()))
 
 
 # The algorithm ---------------------------------------------------------------------------------
@@ -188,9 +147,9 @@ class MBPOLearner(OfflineLearner):
 
     model: TrainState  # of a `Model`, (num_members + num_held_out, ...)
     actor: TrainState
-    selected: Weights  # the actor that earned most in the models held out
+    selected: Actor  # the actor that earned most in the models held out
     selected_return: Array
-    starts: Array  # (STARTS, n + h): where iterates are compared
+    starts: Array  # int32 (STARTS,): rows from which iterates are compared
     metrics: Metrics  # the newest of both phases
 
 
@@ -215,29 +174,7 @@ class MBPO(OfflineAgent):
 
     def table(self, dataset: Dataset) -> ModelTable:
         """The rows of a dataset with their scales and their past."""
-        table, rows = make_table(dataset, centre=True), dataset.rows
-        obs, next_obs = dataset.normalise(rows.obs), dataset.normalise(rows.next_obs)
-        action = rows.action.reshape(dataset.size, -1)
-        change_std, spread = (next_obs - obs).std(0), action.std(0)
-        both = jnp.stack([jnp.minimum(obs, next_obs).min(0), jnp.maximum(obs, next_obs).max(0)])
-        room = ROOM * (both[1] - both[0])
-        ends = rows.terminated.any()
-        scales = Scales(
-            obs_mean=dataset.mean,
-            obs_std=dataset.std,
-            action_mean=action.mean(0),
-            action_std=jnp.where(spread > SMALLEST_STD, spread, 1.0),
-            change_std=jnp.where(change_std > SMALLEST_STD, change_std, 0.0),
-            low=both[0] - room,
-            high=both[1] + room,
-            reward_mean=jnp.where(ends, 0.0, rows.reward.mean()),  # as `make_table` centres them
-            reward_scale=table.reward_scale,
-            ends=ends.astype(jnp.float32),
-        )
-        first = jnp.zeros(dataset.size, bool).at[dataset.starts].set(True)
-        both = jnp.concatenate([obs, scales.scale_action(action)], -1)
-        memory = leaky_averages(both, first, self.config.history)
-        return ModelTable(**vars(table), memory=memory, scales=scales)
+        return make_model_table(dataset, self.config.history)
 
     def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
         config = self.config
@@ -250,13 +187,13 @@ class MBPO(OfflineAgent):
             return init_train_state(make_model(key, inputs, config.hidden, obs_size))
 
         hidden = config.hidden if config.policy == "mlp" else ()
-        actor = make_mlp(actor_key, (obs_size, *hidden, action_size))
+        actor = make_actor(actor_key, obs_size, hidden, action_size)
         return {
             "model": jax.vmap(member)(keys),
             "actor": init_train_state(actor),
             "selected": own_buffers(actor),
             "selected_return": jnp.float32(NOTHING_YET),
-            "starts": jnp.zeros((STARTS, state_size), jnp.float32),
+            "starts": jnp.zeros(STARTS, jnp.int32),
             "metrics": dict.fromkeys(METRICS, jnp.float32(0.0)),
         }
 
@@ -275,29 +212,29 @@ class MBPO(OfflineAgent):
 
     def model_step(self, learner: MBPOLearner, rows: ModelRows, key: Key) -> MBPOLearner:
         """One step of every model on a bootstrap sample of its own."""
-        hyper, scales = learner.hyper, rows.scales
-        moves = scales.change_std > 0.0
-        changes = (rows.next_obs - rows.obs) / jnp.where(moves, scales.change_std, 1.0)
-        inputs = jnp.concatenate([rows.state, scales.scale_action(rows.action)], -1)
-        ends = rows.terminated.astype(jnp.float32)
-        targets = jnp.concatenate([changes * moves, rows.reward[:, None], ends[:, None]], -1)
+        hyper, scales = learner.hyper, rows.table.scales
+        moves = scales.remainder_std > 0.0
+        inputs = rows.inputs
+        changes = rows.next_obs - rows.obs - network((scales.linear,), inputs)
+        changes = changes / jnp.where(moves, scales.remainder_std, 1.0)
+        targets = jnp.concatenate([changes * moves, rows.reward[:, None]], -1)
         left = 1.0 - learner.step / self.config.model_updates
 
         def one(member: tuple[TrainState, Key]) -> tuple[TrainState, Metrics]:
             model, key = member
-            own = draws.integers(key, ends.shape, ends.shape[0])
+            own = draws.integers(key, rows.reward.shape, rows.reward.shape[0])
             rate = left * hyper.model_rate
-            return gradient_step(model, rate, model_loss, inputs[own], targets[own], moves)
+            given = (inputs[own], targets[own], moves, self.reward is not None)
+            return gradient_step(model, rate, model_loss, *given)
 
         count = self.config.num_members + self.config.num_held_out
         # One after the other: as products with a batch axis they would be slower on a CPU.
         model, losses = jax.lax.map(one, (learner.model, draws.split(key, count)))
         # The actor begins at the logged mean action: at 0, a pump would be half open.
-        *layers, last = learner.actor.params
+        (gains,) = learner.actor.params["linear"]
         bias = jnp.arctanh(jnp.clip(scales.action_mean, -LARGEST_MEAN, LARGEST_MEAN))
-        bias = jnp.where(learner.step == 0, bias, last["bias"])
-        actor = (*layers, last | {"bias": bias})
-        starts = rows.state[jnp.arange(STARTS) % rows.state.shape[0]]
+        actor = learner.actor.params | {"linear": (gains | {"bias": bias},)}
+        starts = rows.index[jnp.arange(STARTS) % rows.index.shape[0]]
         metrics = {"model_loss": losses["model_loss"].mean()}
         return learner.replace(
             model=model,
@@ -308,37 +245,51 @@ class MBPO(OfflineAgent):
         )
 
     def rollout(
-        self, actor: Weights, members: Model, state: Array, scales: Scales, key: Key, gamma: Array
+        self, policy: Policy, members: Model, rows: ModelRows, key: Key, gamma: Array | float
     ) -> tuple[Array, Array]:
-        """Discounted rewards and spreads of the members, (T, B) each, from states (B, n + h)."""
-        config, size = self.config, scales.obs_mean.shape[0]
-        count = len(members["linear"][0]["bias"])
+        """Discounted rewards and spreads of members (E, ...), (T, B) each, from rows (B, ...)."""
+        config, scales = self.config, rows.table.scales
+        size, state = scales.obs_mean.shape[0], rows.state
+        count = len(members["residual"][0]["bias"])
         moves = scales.change_std > 0.0
+        # The remainder's share of a change: members differ in nothing else.
+        share = jnp.where(moves, scales.remainder_std / jnp.where(moves, scales.change_std, 1.0), 0)
         rates = 1.0 / jnp.asarray(config.history, jnp.float32)
         rates = jnp.repeat(rates, size + scales.action_mean.shape[0])
 
-        def one(carry: tuple[Array, Array], key: Key) -> tuple[Any, tuple[Array, Array]]:
-            state, weight = carry
+        def one(
+            carry: tuple[Array, Array], step: tuple[Key, Course]
+        ) -> tuple[Any, tuple[Array, Array]]:
+            (state, weight), (key, logged) = carry, step
             obs, memory = state[:, :size], state[:, size:]
-            action = deterministic(actor, obs)
+            action = policy(obs)
             scaled = scales.scale_action(action)
             inputs = jnp.concatenate([state, scaled], -1)
             pair = draws.integers(key, (), count * (count - 1))
             i, j = pair % count, (pair % count + 1 + pair // count) % count
             model = jax.tree.map(lambda x: x[i], members)
-            said = change(model, inputs)
-            other = change(jax.tree.map(lambda x: x[j], members), inputs)
-            next_obs = jnp.clip(obs + scales.change_std * said, scales.low, scales.high)
-            spread = jnp.sqrt(0.5 * mean_of(moves, jnp.square(said - other)) + 1e-12)
-            outcome = network(model["outcome"], inputs)
-            reward = self._reward(scales, obs, action, next_obs, outcome[:, 0])
-            ends = scales.ends * jax.nn.sigmoid(outcome[:, 1])
+            remainder = network(model["residual"], inputs)
+            other = network(jax.tree.map(lambda x: x[j], members["residual"]), inputs)
+            change = network((scales.linear,), inputs) + scales.remainder_std * remainder
+            # What the model cannot explain of the log happens here as well.
+            expected = network((scales.linear,), logged.inputs)
+            expected += scales.remainder_std * network(model["residual"], logged.inputs)
+            change += logged.known[:, None] * (logged.change - expected)
+            next_obs = jnp.clip(obs + change, scales.low, scales.high)
+            apart = jnp.square(share * (remainder - other))
+            spread = jnp.sqrt(0.5 * mean_of(moves, apart) + 1e-12)
+            learned = network(model["reward"], inputs)[:, 0]
+            reward = self._reward(scales, obs, action, next_obs, learned)
+            odds = end_features(obs, next_obs) @ scales.end["kernel"] + scales.end["bias"]
+            ends = jax.nn.sigmoid(odds)
             seen = jnp.tile(jnp.concatenate([obs, scaled], -1), (1, len(config.history)))
             later = jnp.concatenate([next_obs, memory + rates * (seen - memory)], -1)
-            return (later, gamma * weight * (1.0 - ends)), (weight * reward, weight * spread)
+            paid = (weight * reward, weight * spread)
+            return (later, gamma * weight * (1.0 - ends) * logged.goes_on), paid
 
-        keys = draws.split(key, config.rollout_length)
-        return jax.lax.scan(one, (state, jnp.ones(state.shape[0])), keys)[1]
+        course = rows.table.course(rows.index, config.rollout_length)
+        steps = (draws.split(key, config.rollout_length), course)
+        return jax.lax.scan(one, (state, jnp.ones(state.shape[0])), steps)[1]
 
     def _reward(
         self, scales: Scales, obs: Array, action: Array, next_obs: Array, learned: Array
@@ -354,24 +305,29 @@ class MBPO(OfflineAgent):
 
     def actor_step(self, learner: MBPOLearner, rows: ModelRows, key: Key) -> MBPOLearner:
         """One step of the actor up the gradient of (1); the iterate before it is judged."""
-        hyper, count, scales = learner.hyper, self.config.num_members, rows.scales
-        starts = rows.state[: self.config.num_rollouts]
+        hyper, count = learner.hyper, self.config.num_members
+        begun = rows.table.take(rows.index[: self.config.num_rollouts])
         members = jax.tree.map(lambda x: x[:count], learner.model.params)
         held_out = jax.tree.map(lambda x: x[count:], learner.model.params)
 
-        def loss(actor: Weights) -> tuple[Array, Metrics]:
-            reward, spread = self.rollout(actor, members, starts, scales, key, hyper.gamma)
+        def loss(actor: Actor) -> tuple[Array, Metrics]:
+            reward, spread = self.rollout(partial(act, actor), members, begun, key, hyper.gamma)
             metrics = {"model_return": reward.sum(0).mean(), "spread": spread.mean()}
             return -(reward - hyper.penalty * spread).sum(0).mean(), metrics
 
         iterate = learner.actor.params
         grads, metrics = jax.grad(loss, has_aux=True)(iterate)
+        if self.config.policy == "linear":  # what a signal that never moves would add is a bias
+            (gains,) = grads["linear"]
+            moves = rows.table.scales.change_std > 0.0
+            grads = {"linear": (gains | {"kernel": gains["kernel"] * moves[:, None]},)}
         norm = optax.tree.norm(grads)
         factor = jnp.minimum(1.0, LARGEST_GRADIENT / norm)
         grads = jax.tree.map(lambda g: jnp.where(jnp.isfinite(norm), factor * g, 0.0), grads)
         # The same starts and members each time, so that iterates differ in nothing but themselves.
         same = jax.random.key(0)
-        judged = self.rollout(iterate, held_out, learner.starts, scales, same, hyper.gamma)
+        compared = rows.table.take(learner.starts)
+        judged = self.rollout(partial(act, iterate), held_out, compared, same, hyper.gamma)
         held_out_return = judged[0].sum(0).mean()
         better = held_out_return > learner.selected_return
         return learner.replace(
@@ -383,11 +339,11 @@ class MBPO(OfflineAgent):
 
     def policy(self, learner: MBPOLearner, dataset: Dataset) -> PolicyState:
         """Deterministic policy: the iterate that earned most in the models held out."""
-        return PolicyState(learner.selected, dataset.mean, dataset.std, deterministic)
+        return PolicyState(learner.selected, dataset.mean, dataset.std, act)
 
     def last_policy(self, learner: MBPOLearner, dataset: Dataset) -> PolicyState:
         """Deterministic policy: the last iterate."""
-        return PolicyState(learner.actor.params, dataset.mean, dataset.std, deterministic)
+        return PolicyState(learner.actor.params, dataset.mean, dataset.std, act)
 
 
 # Losses ----------------------------------------------------------------------------------------
@@ -398,13 +354,16 @@ def mean_of(chosen: Array, x: Array) -> Array:
     return (x * chosen).sum(-1) / jnp.maximum(chosen.sum(), 1)
 
 
-def model_loss(model: Model, inputs: Array, targets: Array, moves: Array) -> tuple[Array, Metrics]:
-    """Squared errors of changes, as far as signals move, and reward; the end's cross-entropy."""
-    size, outcome = moves.shape[0], network(model["outcome"], inputs)
-    changes = mean_of(moves, jnp.square(change(model, inputs) - targets[:, :size])).mean()
-    reward = jnp.square(outcome[:, 0] - targets[:, size]).mean()
-    end = optax.sigmoid_binary_cross_entropy(outcome[:, 1], targets[:, size + 1]).mean()
-    loss = changes + reward + end
+def model_loss(
+    model: Model, inputs: Array, targets: Array, moves: Array, declared: bool
+) -> tuple[Array, Metrics]:
+    """Squared errors of the reward, unless it is declared, and of what is left of changes."""
+    size = moves.shape[0]
+    remainder = network(model["residual"], inputs)
+    changes = mean_of(moves, jnp.square(remainder - targets[:, :size])).mean()
+    loss = changes
+    if not declared:
+        loss += jnp.square(network(model["reward"], inputs)[:, 0] - targets[:, size]).mean()
     return loss, {"model_loss": loss}
 
 
