@@ -91,14 +91,15 @@ def parse_constraints(
     model: Callable[[Array, Array], Array] | None = None,
     *,
     backup: Callable[[Array], Array] | None = None,
+    hidden: Callable[[Array], Array] | None = None,
     loops: Callable[[Array], Array] | None = None,
     step_seconds: float | None = None,
 ) -> SafetyConstraints:
     """The constraints that a text writes down; `source` is named in errors.
 
-    model, backup: those of `make_constraints`; a backup that is given counts, whatever the text
-    says. loops: what `backup: loops` stands for there. step_seconds: how long a step of control
-    takes, which rates in units of time need.
+    model, backup, hidden: those of `make_constraints`; a backup that is given counts, whatever the
+    text says. loops: what `backup: loops` stands for there. step_seconds: how long a step of
+    control takes, which rates in units of time need.
     """
     root = parse_yaml(text, source)
     parts = root.entries((*KEYS, *NUMBERS))
@@ -122,7 +123,8 @@ def parse_constraints(
     if "latch_after" in parts:
         options["latch_after"] = parts["latch_after"].whole(least=0)
     try:
-        return make_constraints(len(signals_obs), model=model, actuators=list(actuators), **options)
+        options |= {"model": model, "hidden": hidden, "actuators": list(actuators)}
+        return make_constraints(len(signals_obs), **options)
     except ValueError as error:  # what is wrong with the numbers together
         raise root.error(str(error)) from None
 

@@ -27,6 +27,10 @@ What a filter that holds these rows promises, and under which assumptions:
 
 All numbers are held in float32, and checked as such: what it cannot hold is refused.
 
+A plant may hide what its model needs (insulin under the skin, heat in a wall): a model with such a
+state is started from the first observation, follows every executed action, and takes what is
+observed as it is observed.
+
 Actions are in [-1, 1] (shares of the actuators' ranges), observations in physical units.
 """
 
@@ -113,7 +117,9 @@ class Rows(struct.PyTreeNode):
     offset: Array  # (R,)
 
     def __call__(self, vector: Array) -> Array:
-        """Values (..., R) at vectors (..., k)."""
+        """Values (..., R) at vectors (..., k), or at longer ones, of which the first k count."""
+        width = self.weights.shape[-1]
+        vector = vector if vector.shape[-1] == width else vector[..., :width]
         # No matrix product: the same digits in a batch of any size, on any device.
         return sum_last(self.weights * vector[..., None, :]) + self.offset
 
@@ -138,6 +144,7 @@ class SafetyConstraints(struct.PyTreeNode):
     model: jax.tree_util.Partial | None  # (obs (n,), action (m,)) -> (n,), or (E, n): an ensemble
     backup: jax.tree_util.Partial | None  # obs (n,) -> action (m,); None: emergency actions
     recovery: Recovery | None  # on the way to `emergency`; None: there at once
+    hidden: jax.tree_util.Partial | None  # obs (n,) -> (k,): the rest of the model's state at first
     rated: tuple[int, ...] = struct.field(pytree_node=False)
     names: tuple[str, ...] = struct.field(pytree_node=False)  # of C rows
     hard: tuple[bool, ...] = struct.field(pytree_node=False)  # of C rows
@@ -180,6 +187,7 @@ def make_constraints(
     horizon: int = 0,
     model: Callable[[Array, Array], Array] | None = None,
     backup: Callable[[Array], Array] | None = None,
+    hidden: Callable[[Array], Array] | None = None,
     deviations: float = 2.0,
     latch_after: int = 3,
     passes: int = 2,
@@ -193,7 +201,9 @@ def make_constraints(
     emergency (m,): the action to fall back to; it must lie in the box. recovery: stages on the way
     there. rate: the largest change in a step, by the actuator's index. model: a known one gives the
     next observation (n,), a learned ensemble of E gives (E, n); with weights that are to be traced,
-    a `jax.tree_util.Partial`.
+    a `jax.tree_util.Partial`. hidden: what a model's state has beside the observation, (k,), before
+    anything was executed. Such a model takes and gives (n + k,); the filter remembers the rest from
+    step to step.
     pivots: of a projection, see `project`; enough for the number of actuators by default.
     searches: how many points between a projection that failed and the emergency action are tried as
     well; 3 where there is a lookahead, whose rows bend, and none elsewhere.
@@ -263,6 +273,7 @@ def make_constraints(
         model=_as_tree(model),
         backup=_as_tree(backup),
         recovery=make_recovery(recovery, size),
+        hidden=_as_tree(hidden),
         names=(*given, *(given[i] for i in rate), *(row.name for row in rows)),
         hard=(*[True] * size, *(i not in soft_rates for i in rate), *(row.hard for row in rows)),
         alarms=(*[USUAL_ALARM] * (size + len(rate)), *(row.alarm for row in rows)),

@@ -60,6 +60,9 @@ class ControlMemory(struct.PyTreeNode):
     emergencies: Array  # int32 (): in a row, up to now
     latched: Array  # bool (): the stop stays until it is reset
     step: Array  # int32 ()
+    # (n + k,): the model's state when it was asked last, -inf where that is not known; None where
+    # it has none but the observation
+    estimate: Array | None = None
 
 
 class ControlState(struct.PyTreeNode):
@@ -104,7 +107,11 @@ def initial_memory(
     place unless it is given. For a batch, map it: `jax.vmap(initial_memory, (None, 0))`.
     """
     place = constraints.emergency if previous is None else jnp.asarray(previous, jnp.float32)
-    no, zero = jnp.asarray(False), jnp.int32(0)
+    no, zero, estimate = jnp.asarray(False), jnp.int32(0), None
+    if constraints.hidden is not None:
+        obs = jnp.zeros(constraints.state.weights.shape[-1], place.dtype)
+        rest = jax.eval_shape(constraints.hidden, obs)
+        estimate = jnp.full(obs.size + rest.size, -jnp.inf, obs.dtype)
     return ControlMemory(
         previous=place,
         fallback=emergency_move(place, zero, constraints),
@@ -113,6 +120,7 @@ def initial_memory(
         emergencies=zero,
         latched=no,
         step=zero,
+        estimate=estimate,
     )
 
 
@@ -161,7 +169,29 @@ def after_emergency(memory: ControlMemory, constraints: SafetyConstraints) -> Co
 
     For a caller that ran out of time; it counts towards the latch.
     """
+    memory = memory.replace(estimate=_advance(memory, constraints))
     return _remember(memory, memory.fallback, jnp.asarray(True), constraints)
+
+
+def _advance(memory: ControlMemory, constraints: SafetyConstraints) -> Array | None:
+    """The model's state a step after it was asked last; -inf where that is not known."""
+    if memory.estimate is None:
+        return None
+    after = constraints.model(memory.estimate, memory.previous)  # pyright: ignore
+    known = all_last(jnp.isfinite(memory.estimate)) & all_last(jnp.isfinite(after))
+    return jnp.where(known, after, -jnp.inf)
+
+
+def _locate(state: ControlState, constraints: SafetyConstraints) -> ControlState:
+    """The state with that of the model in the place of the observation, and in the memory."""
+    memory, hidden = state.memory, constraints.hidden
+    if hidden is None:
+        return state
+    after, size = _advance(memory, constraints), state.obs.shape[-1]
+    rest = jnp.where(jnp.isfinite(after[0]), after[size:], hidden(state.obs))
+    estimate = jnp.concatenate([state.obs, rest])
+    kept = jnp.where(all_last(jnp.isfinite(estimate)), estimate, after)
+    return ControlState(estimate, memory.replace(estimate=kept))
 
 
 def _remember(
@@ -199,6 +229,7 @@ def validate_constraints(
 
     A row is satisfied where its margin is finite and at least `-constraints.tolerance`.
     """
+    state = _locate(state, constraints)
     of_model, _ = model_margins(state.obs, action, constraints)
     margins = all_margins(state.obs, action, state.memory.previous, of_model, constraints)
     hard = np.asarray(constraints.hard)
@@ -241,8 +272,8 @@ def filter_action(
     See the module for the order, and `worldloom.safety.constraints` for what it promises. Another
     action is looked for only where one is needed; under a `vmap` always: use `filter_batch`.
     """
-    c, obs = constraints, state.obs
-    asked = _ask(proposed, state, c)
+    c, state = constraints, _locate(state, constraints)
+    obs, asked = state.obs, _ask(proposed, state, c)
     choice = jax.lax.cond(
         asked.choice.fits | ~asked.calm, lambda: asked.choice, lambda: search_action(asked, obs, c)
     )
@@ -261,6 +292,7 @@ def filter_batch(
     depend on the others.
     """
     c, size = constraints, state.obs.shape[0]
+    state = jax.vmap(_locate, (0, None))(state, c)
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
     def search(rows: tuple[Asked, Array]) -> Choice:

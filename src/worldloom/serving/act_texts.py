@@ -12,7 +12,7 @@ import orjson
 
 from worldloom.serving.answers import FLAGS
 from worldloom.serving.bundle import Bundle, Drift
-from worldloom.serving.records import DTYPES, as_json, numbers
+from worldloom.serving.records import as_json, memory_names, numbers
 
 _ORDER = ("emergency", "projected", "overridden")  # the first counts
 
@@ -63,7 +63,7 @@ class ActTexts:
         size = len(out["action"])
         out = _first(out, count)
         columns = {name: texts(x) for name, x in out["report"].items()}
-        after = {name: texts(out["memory"][name]) for name in DTYPES}
+        after = {name: texts(out["memory"][name]) for name in memory_names(out["memory"])}
         action, steps = texts(out["action"]), texts(out["report"]["step"])
         drift = self._strange(obs)
         drifted = [as_json(names) if names else b"[]" for names in drift]

@@ -105,8 +105,9 @@ def programs(
 
 
 def as_dict(node: Any) -> dict[str, Any]:
-    """The fields of a struct by name, not deeper."""
-    return {field.name: getattr(node, field.name) for field in fields(node)}
+    """The fields of a struct by name, not deeper, without those that are None."""
+    named = {field.name: getattr(node, field.name) for field in fields(node)}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def rows_of(constraints: SafetyConstraints) -> list[dict[str, Any]]:

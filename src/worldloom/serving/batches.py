@@ -13,7 +13,7 @@ from worldloom.serving.changes import Outcome, Settle
 from worldloom.serving.health import Recorder
 from worldloom.serving.plants import Plant, Refused
 from worldloom.serving.program import Rows
-from worldloom.serving.records import DTYPES, Encoded, as_json, memory_numbers
+from worldloom.serving.records import DTYPES, Encoded, as_json, memory_names, memory_numbers
 
 Outcomes = Sequence[Outcome | Exception | None]
 
@@ -49,15 +49,16 @@ def compute(batch: list[Asked], bundle: Bundle, texts: ActTexts) -> Computed:
     rows = batch + [batch[0]] * (size - len(batch))
     obs, key = _stacked([a.obs for a in rows]), _stacked([a.key for a in rows])
     memory = {
-        name: _stacked([a.memory[name] for a in rows]).astype(dtype, copy=False)
-        for name, dtype in DTYPES.items()
+        name: _stacked([a.memory[name] for a in rows]).astype(DTYPES[name], copy=False)
+        for name in memory_names(batch[0].memory)
     }
     out = bundle.control(obs, memory, key)
     count = len(batch)
     after = {name: np.array(x[:count]) for name, x in out["memory"].items()}
     for i, asked in enumerate(batch):
         if asked.executed is not None:
-            for name, x in bundle.after_executed(asked.memory, asked.executed).items():
+            own = {name: x[i] for name, x in after.items()}
+            for name, x in bundle.after_executed(own, asked.executed).items():
                 after[name][i] = x
     said = texts.of(
         [asked.plant.name for asked in batch],

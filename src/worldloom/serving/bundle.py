@@ -29,8 +29,10 @@ from worldloom.core.types import PyTree
 from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT
 from worldloom.serving.bundle_folder import CASES, FORMATS, PLANT_POLICY, POLICY, read_policy
 from worldloom.serving.program import Program, Rows, pad
+from worldloom.serving.records import OPTIONAL
 
 TOLERANCE = 1e-5  # of the self-test, in units of each number's scale
+KEPT = ("override", "overriding", "step", "estimate")  # of a memory, whoever executes an action
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,10 @@ class Bundle(ProgramBundle):
         return self.manifest["signals"]["action"]
 
     @property
+    def _memory(self) -> list[str]:
+        return self.manifest["memory"]
+
+    @property
     def rows(self) -> list[str]:
         """The names of C constraints, in the order of the margins."""
         return [row["name"] for row in self.manifest["constraints"]]
@@ -209,7 +215,7 @@ class Bundle(ProgramBundle):
         """
         obs = np.asarray(obs, np.float32)
         key = np.zeros((*obs.shape[:-1], KEY_WORDS), np.uint32) if key is None else key
-        asked = (obs, {name: memory[name] for name in MEMORY}, np.asarray(key, np.uint32))
+        asked = (obs, {name: memory[name] for name in self._memory}, np.asarray(key, np.uint32))
         single = obs.ndim == 1
         asked = jax.tree.map(lambda x: np.asarray(x)[None] if single else np.asarray(x), asked)
         rows = asked[0]
@@ -237,16 +243,17 @@ class Bundle(ProgramBundle):
 
     def after_emergency(self, memory: Rows) -> Rows:
         """The memory of one plant after `memory["fallback"]` was executed unasked."""
-        rows = {name: np.asarray(memory[name])[None] for name in MEMORY}
+        rows = {name: np.asarray(memory[name])[None] for name in self._memory}
         return {name: x[0] for name, x in self.emergency(rows).items()}
 
-    def after_executed(self, memory: Rows, action: np.ndarray) -> Rows:
-        """The memory of one plant after somebody else executed an action (m,), limits or not.
+    def after_executed(self, after: Rows, action: np.ndarray) -> Rows:
+        """The memory of one plant where somebody else executed an action (m,), limits or not.
 
-        What stood before is no stop any more, and an override stays: it is what is executed.
+        after: what it would be if our action had been executed. What stood before is no stop any
+        more, and an override stays: it is what is executed.
         """
-        kept = {name: memory[name] for name in ("override", "overriding")}
-        return self.initial_memory(action) | kept | {"step": np.int32(memory["step"] + 1)}
+        kept = {name: x for name, x in after.items() if name in KEPT}
+        return self.initial_memory(action) | kept
 
     def warm(self) -> None:
         super().warm()
@@ -329,7 +336,8 @@ def _check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
             f"{folder}: manifest.json lacks something or garbles it ({error!r}); "
             "export the policy again"
         ) from None
-    names = (list(MEMORY), list(REPORT))
+    known = [name for name in MEMORY if name in manifest.get("memory", ()) or name not in OPTIONAL]
+    names = (known, list(REPORT))
     if of_plant and (manifest.get("memory"), manifest.get("report")) != names:
         raise ValueError(
             f"{folder}: its filter remembers or reports other things than this worldloom's; "

@@ -398,9 +398,13 @@ class Controller:
         }
         after = partial(self.bundle.after_emergency, asked.memory)
         if asked.executed is not None:
-            after = partial(self.bundle.after_executed, asked.memory, asked.executed)
+            after = partial(self._after_executed, asked)
         change = Change("emergency", asked.plant, content | asked.about, after, asked.settle)
         self._changes.put_nowait(change)
+
+    def _after_executed(self, asked: Asked) -> Rows:
+        late = self.bundle.after_emergency(asked.memory)
+        return self.bundle.after_executed(late, asked.executed)
 
     # In batches ----------------------------------------------------------------------------------
 

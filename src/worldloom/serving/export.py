@@ -11,7 +11,7 @@ from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import initial_memory
 from worldloom.serving import artifact
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, REPORT, as_dict, explores, rows_of
+from worldloom.serving.artifact import KEY_WORDS, REPORT, as_dict, explores, rows_of
 from worldloom.serving.bundle import TOLERANCE, flat
 from worldloom.serving.bundle_folder import PLANT_POLICY, check_target, json_bytes
 from worldloom.serving.onnx_export import require_onnx, sensitivity, to_onnx
@@ -89,7 +89,7 @@ def export_bundle(
         constraints=rows_of(constraints),
         emergency=constraints.emergency,
         recovery=_stages(constraints, described["action"]),
-        memory=MEMORY,
+        memory=list(drawn[1]),
         report=REPORT,
         explores=explores(policy),
         drift=drift,
@@ -220,6 +220,9 @@ def _drawn(
     box = np.asarray(constraints.low), np.asarray(constraints.high)
     memory["previous"], override = rng.uniform(*box, (2, *memory["previous"].shape)).astype("f4")
     kind = np.arange(count) % 8
+    if constraints.hidden is not None:  # every other one has been asked before
+        before = np.concatenate([obs, jax.vmap(constraints.hidden)(obs)], axis=-1)
+        memory["estimate"] = np.where((kind % 2 == 1)[:, None], before, memory["estimate"])
     memory["override"] = np.where((kind == 4)[:, None], override, memory["override"])
     memory["overriding"] = kind == 4
     obs[kind == 5] = rng.uniform(low, high, obs.shape)[kind == 5]

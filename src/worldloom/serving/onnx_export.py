@@ -16,7 +16,7 @@ from worldloom.core.types import Array
 from worldloom.nn.policy import PolicyState
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.filter import ControlMemory, ControlState, validate_constraints
-from worldloom.serving.artifact import KEY_WORDS, MEMORY, control_row, rows_of
+from worldloom.serving.artifact import KEY_WORDS, control_row, rows_of
 from worldloom.serving.bundle import differences, output_scale
 from worldloom.serving.program import Rows
 
@@ -59,8 +59,8 @@ def to_onnx(
     names = list(_named(program(obs, memory)))
 
     def run(obs: Array, *remembered: Array) -> tuple[Array, ...]:
-        memory = dict(zip(MEMORY, remembered, strict=True))
-        out = row(obs, memory, jnp.zeros(KEY_WORDS, jnp.uint32))
+        given = dict(zip(memory, remembered, strict=True))
+        out = row(obs, given, jnp.zeros(KEY_WORDS, jnp.uint32))
         named = _named(jax.tree.map(lambda x: x[None], out))
         return tuple(named[name][0] for name in names)
 
@@ -194,7 +194,7 @@ def _check_safe(
 
 
 def _inputs(obs: np.ndarray, memory: Rows) -> dict[str, np.ndarray]:
-    return {"obs": obs} | {f"memory_{name}": np.asarray(memory[name]) for name in MEMORY}
+    return {"obs": obs} | {f"memory_{name}": np.asarray(x) for name, x in memory.items()}
 
 
 def _answers(

@@ -40,7 +40,9 @@ DTYPES = {
     "emergencies": np.int32,
     "latched": np.bool_,
     "step": np.int32,
+    "estimate": np.float32,
 }
+OPTIONAL = ("estimate",)  # of filters whose model has a state of its own
 
 _HEAD = re.compile(
     rb'\{"seq":(\d+),"until":(\d+),"prev":"([0-9a-f]{64})","kind":"([a-z]+)"'
@@ -150,12 +152,17 @@ def array(value: Any, dtype: Any = np.float32) -> np.ndarray:
 
 def memory_numbers(memory: Mapping[str, Any]) -> dict[str, Any]:
     """A memory, of one plant, as JSON can hold it."""
-    return {name: numbers(memory[name]) for name in DTYPES}
+    return {name: numbers(memory[name]) for name in memory_names(memory)}
 
 
 def memory_array(content: Mapping[str, Any]) -> dict[str, Any]:
     """The memory that `memory_numbers` wrote."""
-    return {name: array(content[name], dtype) for name, dtype in DTYPES.items()}
+    return {name: array(content[name], DTYPES[name]) for name in memory_names(content)}
+
+
+def memory_names(memory: Mapping[str, Any]) -> list[str]:
+    """The names of what a memory has or must have, in the order of records."""
+    return [name for name in DTYPES if name in memory or name not in OPTIONAL]
 
 
 def same_bits(actual: Any, expected: Any) -> bool:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from worldloom.serving.artifact import MEMORY
 from worldloom.serving.audit import Record, Verification, walk
 from worldloom.serving.bundle import Bundle, difference, flat
 from worldloom.serving.plants import overridden, restarted
-from worldloom.serving.program import pad, stack
+from worldloom.serving.program import Rows, pad, stack
 from worldloom.serving.records import MOVES, array, memory_array, same_bits
 
 
@@ -69,19 +68,19 @@ def _computed(group: list[Record], bundle: Bundle) -> list[dict[str, Any] | None
     out["after"] = out.pop("memory")
     columns = flat(out)
     return [
-        {name: x[i] for name, x in columns.items()} | _executed(record.content, bundle)
+        {name: x[i] for name, x in columns.items()}
+        | _after({name: x[i] for name, x in out["after"].items()}, record.content, bundle)
         if record.line.kind == "act"
         else None
         for i, record in enumerate(group)
     ]
 
 
-def _executed(content: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
-    """In shadow mode, the memory after what was executed."""
-    if "executed" not in content:
-        return {}
-    after = bundle.after_executed(memory_array(content["memory"]), array(content["executed"]))
-    return {f"after.{name}": after[name] for name in MEMORY}
+def _after(after: Rows, content: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
+    """The memory after a record; in shadow mode, after what was executed."""
+    if "executed" in content:
+        after = bundle.after_executed(after, array(content["executed"]))
+    return {f"after.{name}": x for name, x in after.items()}
 
 
 def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
@@ -93,8 +92,6 @@ def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
     if kind == "emergency":
         after = bundle.after_emergency(memory)
         expected["action"] = memory["fallback"]
-        if "executed" in content:
-            return expected | _executed(content, bundle)
     elif kind == "override":
         asked = content["action"]
         after = overridden(memory, None if asked is None else array(asked))
@@ -102,7 +99,7 @@ def _changed(record: Record, bundle: Bundle) -> dict[str, Any] | None:
         place = content["previous"]
         keep_stop = content.get("keep_stop", False)
         after = restarted(bundle, memory, None if place is None else array(place), keep_stop)
-    return expected | {f"after.{name}": after[name] for name in MEMORY}
+    return expected | _after(after, content, bundle)
 
 
 def _gaps(content: dict[str, Any], expected: dict[str, Any], bundle: Bundle) -> dict[str, float]:

@@ -168,16 +168,22 @@ def test_the_model_is_right_about_somebody_at_rest(run, people, basal):
     np.testing.assert_allclose(told, out.obs[:15, -1], atol=0.3)
 
 
-def test_the_model_shows_at_once_what_a_dose_does_if_it_goes_on(run, basal):
-    """So that nothing of the insulin under way, which is not observed, is left out."""
-    _, out = run(np.tile(1.5 * basal, (STEPS, 1)), disturbance=0.0)
+def test_the_model_with_its_state_knows_how_far_a_dose_takes_somebody_down(run, basal):
+    """Hours ahead, from the first sensor reading alone: insulin under way is followed."""
+    doses = np.concatenate([np.tile(8.0 * basal, (10, 1)), np.tile(0.0 * basal, (STEPS - 10, 1))])
+    _, out = run(doses, disturbance=0.0)
     env, obs = simglucose.make(), np.asarray(out.obs[:15])
-    action = env.base.action(jnp.asarray(1.5 * basal, jnp.float32)[:, None])[:15]
-    model = jax.vmap(jax.vmap(env.base.model(), (0, None)))
-    expected = np.asarray(jax.jit(model)(obs[:, :-1], action))[..., 0]
-    glucose = obs[..., 0]
-    assert (glucose[:, -1] < glucose[:, 0] - 10.0).all()
-    assert (expected < glucose[:, 1:] + 0.3).all()
+    model, hidden = env.base.model(), env.base.hidden()
+    actions = env.base.action(jnp.asarray(doses[:, :15], jnp.float32)[..., None])
+
+    def follow(first, actions):
+        start = jnp.concatenate([first, hidden(first)])
+        return jax.lax.scan(lambda x, u: (model(x, u),) * 2, start, actions)[1][:, 0]
+
+    expected = jax.jit(jax.vmap(follow, (0, 1)))(obs[:, 0], actions[1:])
+    glucose = obs[:, 1:, 0]
+    assert (glucose.min(axis=1) < obs[:, 0, 0] - 20.0).all()
+    np.testing.assert_allclose(np.asarray(expected).min(1), glucose.min(1), atol=8.0)
 
 
 def test_patients_and_hours_are_drawn_evenly_from_the_mode(compiled_once):

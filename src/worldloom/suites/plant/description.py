@@ -96,7 +96,6 @@ class LoggedPlant:
     loops: tuple[Loop, ...] = ()
     simulated: bool = False
     has_safe_state: bool = True
-    barrier_gamma: float = 1.0
 
     @property
     def response(self) -> int:

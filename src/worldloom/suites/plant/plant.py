@@ -71,15 +71,6 @@ class Plant(Protocol):
         """Whether some constant action holds the plant in a safe state; else no stop may latch."""
         return True
 
-    @property
-    def barrier_gamma(self) -> float:
-        """The share of the distance to a limit that one step may use up, by the model.
-
-        Below 1 where what is under way is not observed, so that no model can look ahead: the
-        limit is approached so slowly that actions show in time.
-        """
-        return 1.0
-
     def physics(self) -> PyTree: ...
     def start(self, key: Key, params: PlantParams) -> PyTree: ...
     def advance(
@@ -99,7 +90,11 @@ class Plant(Protocol):
         return jnp.asarray(False)
 
     def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
-        """The next observation (n,) as far as one can be known from this one, undisturbed."""
+        """The next observation (n,) as far as one can be known from this one, undisturbed.
+
+        Of a plant that has `hidden(obs, params)` (k,), what its model needs beside an observation,
+        also (n + k,) of as many: a state that whoever asks for several steps carries along.
+        """
         ...
 
 
@@ -252,6 +247,11 @@ class PlantWorld:
         numbers = self.params if params is None else params
         calm = replace(numbers, disturbance=jnp.float32(0.0), drift=jnp.float32(0.0))
         return lambda obs, action: self.plant.model(obs, self.control(action), calm)
+
+    def hidden(self) -> Callable[[Array], Array] | None:
+        """What the model's state has beside an observation (n,), if anything, at the start."""
+        hidden = getattr(self.plant, "hidden", None)
+        return hidden and (lambda obs: hidden(obs, self.params))
 
     # As `worldloom.adapters.gymnasium` shows it: see `worldloom.suites.plant.gymnasium`.
     gymnasium_view = staticmethod(lazy("worldloom.suites.plant.gymnasium:normalised"))

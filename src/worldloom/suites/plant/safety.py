@@ -56,6 +56,7 @@ def constraints_in(
         plant.action,
         model or world.model(),
         backup=backup,
+        hidden=None if model else world.hidden(),
         loops=without_memory(world) if plant.loops else None,
         step_seconds=plant.step_seconds,
     )
@@ -71,7 +72,7 @@ def constraints_in(
 def constraint_text(
     world: PlantWorld,
     *,
-    gamma: float | None = None,
+    gamma: float = 1.0,
     reserve: float = 0.05,
     emergency: Mapping[str, float] | None = None,
     trip: bool = False,
@@ -81,15 +82,15 @@ def constraint_text(
 ) -> str:
     """What a plant's limits and its known model amount to, as the text of a constraint file.
 
-    Limits of observations become barriers, with `gamma` (the plant's own by default), and rows of
-    the state as it is now, which are alarms; with `trip`, hard limits that are crossed lead to the
+    Limits of observations become barriers, with `gamma`, and rows of the state as it is now, which
+    are alarms; with `trip`, hard limits that are crossed lead to the
     emergency action. Rates stay rates. Soft limits are alarms, and change no action. emergency:
     physical values by actuator; `safest_action` where it is not given.
 
     lookahead: steps for which hard limits must hold if the backup takes over; 0: none. A barrier
     looks one step ahead, which is too late where an actuator acts with a lag: behind a barrier
     alone the reactor runs away. By default half as far again as the plant takes to respond, which
-    no lookahead may fall short of; none for a plant with a `gamma` of its own. latch_after:
+    no lookahead may fall short of. latch_after:
     emergencies in a row until the stop stays, 0: never; by default as many as the lookahead has
     steps, within which the plant should have recovered, and 0 for a plant that no constant action
     keeps: a latched stop would lose it. disturbance: of barriers, by signal: how far its model may
@@ -101,11 +102,8 @@ def constraint_text(
     plant = world.plant
     if not 0.0 <= reserve < 1.0:
         raise ValueError(f"{plant.name}: reserve={reserve:g}; it is a share of a signal's range")
-    own = getattr(plant, "barrier_gamma", 1.0)
-    gamma = own if gamma is None else gamma
     if lookahead is None:
-        slowly = gamma == own < 1.0
-        lookahead = 0 if slowly else max(LOOKAHEAD, 3 * _response(world) // 2)
+        lookahead = max(LOOKAHEAD, 3 * _response(world) // 2)
     _check_lookahead(world, lookahead, f"{plant.name}: lookahead")
     where = _emergency(world, emergency)
     ranges = {s.name: s.high - s.low for s in plant.observation}
@@ -249,13 +247,14 @@ def _least_margin(
     sign = np.asarray([1.0 if limit.kind == "at_most" else -1.0 for limit, _ in limits], np.float32)
     bound = np.asarray([b for _, b in limits], np.float32)
     ranges = np.asarray([signal.high - signal.low for signal in plant.observation], np.float32)
-    model = world.model()
+    model, hidden = world.model(), world.hidden()
 
     def least(obs: Array, policy: Callable[[Array], Array], steps: int) -> Array:
         def step(obs: Array, _: None) -> tuple[Array, Array]:
             obs = model(obs, policy(obs))
             return obs, (sign * (bound - obs[which]) / ranges[which]).min()
 
+        obs = jnp.concatenate([obs, hidden(obs)]) if hidden else obs
         return jax.lax.scan(step, obs, None, length=steps)[1].min()
 
     return least

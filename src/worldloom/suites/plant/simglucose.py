@@ -42,6 +42,8 @@ SUBSTEPS = 3  # of the integration within a minute
 DAY = 24 * 60
 INCREMENT = 0.05  # pmol/min: the pump's doses are multiples of it
 PMOL = 6000.0  # in a unit of insulin
+# Of a body, in its order: what is not seen and matters when nothing is eaten.
+HIDDEN = ("tissue", "insulin", "effect", "delayed", "felt", "liver", "depot", "second_depot")
 normalised_score = partial(score_between, 9.75, 475.0)
 
 
@@ -108,8 +110,7 @@ class Simglucose(Plant):
     medium_tuning: ClassVar[Tuning] = Tuning(3.0, 0.3, False)
     horizon: int = 480
     step_seconds: float = 180.0
-    response: int = 20  # an hour, for insulin to come from under the skin
-    barrier_gamma: float = 0.05  # an hour's doses are under way: each may use up a twentieth
+    response: int = 60  # three hours, in which most of a dose acts
     has_safe_state: bool = False  # without insulin nobody lives, and any dose is too much some day
 
     def physics(self) -> Care:
@@ -173,29 +174,29 @@ class Simglucose(Plant):
     def ended(self, x: Person, params: PlantParams) -> Array:
         return (x.mean < params.physics.lowest) | (x.mean > params.physics.highest)
 
-    def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
-        """An approximation: the patient is known by the weight, nothing is eaten, and all that is
-        hidden has settled at this glucose and this dose, as if it had been given for hours.
+    def hidden(self, obs: Array, params: PlantParams) -> Array:
+        """What the model needs beside the sensor: tissue's glucose and all insulin, as if basal."""
+        body = self.begin(nearest_patient(obs, params), jnp.int32(0), params).body
+        return jnp.stack([getattr(body, name) for name in HIDDEN])
 
-        So a dose shows at once all that it would do in a step if it went on. Of one that does not
-        go on that is too much; but doses that were given before are as hidden, and act just as
-        late: whoever bounds the model's fall by the glucose that is left bounds what is under way.
-        """
-        table = params.physics.patients
-        row = jnp.argmin(jnp.abs(table[:, 0] - obs[1]))
-        p = Patient(*table[row])
-        body = self.begin(row, jnp.int32(0), params).body
-        dose, glucose = PMOL * u[0], obs[0] * p.Vg
-        insulin = dose / p.BW / (p.m2 + p.m4 - p.m1 * p.m2 / (p.m1 + p.m30))
-        effect = insulin / p.Vi - p.Ib
-        # In tissue, what comes equals what goes and what is used: a quadratic equation.
-        used = p.Vm0 + p.Vmx * effect
-        half = 0.5 * (used + p.k2 * p.Km0 - p.k1 * glucose)
-        tissue = (jnp.sqrt(half * half + p.k2 * p.k1 * glucose * p.Km0) - half) / p.k2
-        body = body.replace(glucose=glucose, tissue=tissue, effect=effect, felt=effect + p.Ib)
-        none = jnp.zeros_like(glucose)
-        reading = measured(obs[0] + MINUTES * slope(body, p, dose, none, none).glucose / p.Vg)
-        return jnp.concatenate([reading[None], obs[1:]])
+    def model(self, obs: Array, u: Array, params: PlantParams) -> Array:
+        """An approximation: the patient is known by the weight, nothing is eaten, and the sensor
+        says what is in the plasma. Insulin under way is that of `hidden` where it is not given."""
+        row = nearest_patient(obs, params)
+        p = Patient(*params.physics.patients[row])
+        seen = len(self.observation)
+        rest = obs[seen:] if obs.shape[-1] > seen else self.hidden(obs, params)
+        none, glucose = jnp.zeros_like(p.BW), obs[0] * p.Vg
+        body = Body(none, none, none, glucose, *rest, skin=glucose)
+        body = runge_kutta(lambda b: slope(b, p, PMOL * u[0], none, none), body, float(MINUTES), 1)
+        rest = [getattr(body, name) for name in HIDDEN] if obs.shape[-1] > seen else []
+        reading = measured(body.glucose / p.Vg)
+        return jnp.concatenate([reading[None], obs[1:seen], jnp.asarray(rest, obs.dtype)])
+
+
+def nearest_patient(obs: Array, params: PlantParams) -> Array:
+    """The row of the figures, by the weight, of whom an observation shows."""
+    return jnp.argmin(jnp.abs(params.physics.patients[:, 0] - obs[1]))
 
 
 def measured(glucose: Array) -> Array:
