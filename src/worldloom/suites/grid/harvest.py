@@ -9,9 +9,10 @@ rooms, each of which one agent can guard at its door.
 Different from SocialJax: apples grow at the end of a turn instead of the beginning of the next
 (the same order of events); agents start on the starting cells below, facing up, where there two of
 them start between the patches; who was zapped keeps its heading; windows are centred and not
-rotated; the cells of a beam can be entered, where there they are marked and blocked for a turn; two
-agents that want one cell both stay (simultaneous) or take turns (interleaved), where there one of
-them gets it by lot. Melting Pot keeps who was zapped out of the world for a while.
+rotated; the cells of a beam can be entered, where there they are marked and blocked for a turn; a
+beam ends at the edge, where there it comes back on the other side or on who fired it; two agents
+that want one cell both stay (simultaneous) or take turns (interleaved), where there one of them
+gets it by lot. Melting Pot keeps who was zapped out of the world for a while.
 """
 
 from functools import reduce
