@@ -68,6 +68,18 @@ def test_a_sharded_batch_of_worlds_plays_as_an_unsharded_one_does():
     assert out.startswith("device_mesh: num_devices=3, but there are 2 cpu device(s)")
 
 
+def test_too_many_devices_are_refused_with_what_cores_could_be(monkeypatch):
+    count = len(jax.devices())
+    monkeypatch.setattr(os, "cpu_count", lambda: count + 3)
+    with pytest.raises(
+        ValueError, match=rf"num_devices={count + 9}, .* for up to {count + 3} with"
+    ):
+        mesh.device_mesh(count + 9)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    with pytest.raises(ValueError, match=rf"ask for 1 to {count}$"):
+        mesh.device_mesh(count + 9)
+
+
 def test_one_device_is_a_mesh_too():
     one = mesh.device_mesh(1)
     assert one.axis_names == (mesh.BATCH_AXIS,)

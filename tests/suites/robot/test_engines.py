@@ -177,7 +177,7 @@ def mjx(robot):
 
 @pytest.mark.slow
 def test_mjx_stays_with_c_for_a_second_of_stance_in_float32(robot, truth, mjx):
-    nq, touch = robot.model.nq, [foot[0][0] for foot in robot.contacts]
+    nq, touch = robot.model.nq, [foot[0].place.start for foot in robot.contacts]
     assert np.abs(mjx[0][..., :nq] - truth[0][..., :nq]).max() < 1e-5
     gap = np.abs(mjx[1] - truth[1])
     assert np.delete(gap, touch, axis=-1).max() < 1e-3  # rad/s, of a quaternion, m

@@ -155,7 +155,9 @@ def test_realised_walks_make_their_speed_by_the_clock(robot, walks):
         assert pull[2] == 0.0
         assert pull.max() < 0.05
         # The floor carries the robot: on average, all of its weight.
-        carried = part.reading.sensors[:, [foot[0][0] for foot in robot.contacts]].sum(1).mean()
+        carried = (
+            part.reading.sensors[:, [foot[0].place.start for foot in robot.contacts]].sum(1).mean()
+        )
         assert carried == pytest.approx(weight, rel=0.1)
 
 
@@ -359,7 +361,7 @@ def test_features_are_read_from_the_named_places(robot):
     knee = robot.legs[1][2]  # of the right leg: the eighth of the ten
     qpos[robot.joint_qpos[knee]] += 0.3
     np.testing.assert_allclose(part(reading, "joints"), 0.3 * (np.arange(10) == 7), atol=1e-6)
-    sensors[robot.contacts[1][0][0]] = 1e3
+    sensors[robot.contacts[1][0].place] = 1e3
     np.testing.assert_allclose(part(reading, "contact"), [0.0, 1.0], atol=0.01)
     qpos[2] += 0.1
     np.testing.assert_allclose(part(reading, "height"), [0.1], atol=1e-6)

@@ -57,7 +57,7 @@ def test_rows_are_what_the_world_came_to(walking, recorded):
         np.testing.assert_array_equal(recording.push[t], push[0])
         # The floor is level: what it gives upwards is what a touch sensor under the foot feels.
         touch = np.asarray(state.physics.reading.sensors[0])[
-            [foot[0][0] for foot in walking.robot.contacts]
+            [foot[0].place.start for foot in walking.robot.contacts]
         ]
         np.testing.assert_allclose(recording.force[t, :, 2], touch, atol=1e-4, rtol=1e-5)
         assert recording.terms[t].sum() * 0.02 == pytest.approx(float(timestep.reward[0]), abs=1e-6)

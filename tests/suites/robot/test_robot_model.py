@@ -48,7 +48,7 @@ def test_home_stands_still_on_flat_soles(robot):
         mujoco.mj_step(robot.model, data)
     assert data.qpos[2] == pytest.approx(robot.home_height, abs=0.02)
     assert abs(data.qpos[4:6]).max() < 0.05
-    touch = [data.sensordata[i] for ((i, _),) in robot.contacts]
+    touch = loads(np, robot, data.sensordata)
     assert sum(touch) == pytest.approx(9.81 * robot.mass, rel=0.05)
     assert min(touch) > 0.3 * max(touch)
 
@@ -267,7 +267,7 @@ def test_numbers_of_a_task_fit_the_size_of_the_robot(robot):
     np.testing.assert_allclose(WALK.rules(large).command, 2 * WALK.rules(robot).command)
     np.testing.assert_allclose(JOYSTICK.rules(large).turn, 0.5 * JOYSTICK.rules(robot).turn)
     np.testing.assert_allclose(WALK.rules(large, command=(0.1, 0.2)).command, [0.1, 0.2])
-    with patch.object(type(robot), "weight_scale", 3.0):
+    with patch.dict(robot.__dict__, weight_scale=3.0):
         np.testing.assert_allclose(STAND.rules(robot).push_force, 3 * small.push_force)
 
 
@@ -397,6 +397,11 @@ def test_a_mapping_of_other_types_is_refused(own, change):
         {"push_force": (1.0, 2.0, 3.0)},
         {"push_pause": (0, 10)},
         {"push_steps": 0},
+        {"command": (0.3, 0.1)},
+        {"latency": (0, 3)},
+        {"latency": (0.0, 0.5)},
+        {"friction": 0.9},
+        {"resample": -1},
         {"command": "fast"},
         {"command": None},
         {"still": 1.5},

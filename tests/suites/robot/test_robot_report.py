@@ -111,7 +111,7 @@ def test_the_gait_and_its_robustness_are_told_in_numbers(walk):
     ]
     (walk / "robustness.json").write_text(json.dumps(rows))
     page = write_report(walk).read_text()
-    chart = charts(page)["% of episodes without a fall"]
+    chart = charts(page)["Latency"]
     assert [at(chart, x)["stays up"] for x in (0, 1, 2)] == ["100", "87.5", "25"]
     (walk / "robustness.json").write_text("[{}]")
     assert "robustness.json cannot be read" in write_report(walk).read_text()

@@ -306,7 +306,7 @@ def test_a_larger_robot_is_paid_as_the_biped_is(walk):
     """Of the same shape, four times as high and half as fast in its joints."""
     state, _ = walk.reset(jax.random.key(3), walk.params)
     facts = walk._facts(state.episode, state.physics.reading, state.episode.action, None)
-    with patch.multiple(type(walk.robot), length_scale=4.0, time_scale=2.0):
+    with patch.dict(walk.robot.__dict__, length_scale=4.0, time_scale=2.0):
         large = facts._replace(
             command=facts.command * np.array([2.0, 2.0, 0.5]),
             speed=facts.speed * np.array([2.0, 2.0, 0.5]),

@@ -9,6 +9,7 @@ import numpy as np
 
 from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.model import Robot
+from worldloom.suites.robot.model_checks import Touch
 from worldloom.suites.robot.types import Array, Reading
 
 TOUCH = 0.5  # N on a foot that count as a contact
@@ -42,8 +43,14 @@ def feet(xp: Any, robot: Robot, reading: Reading) -> Array:
 
 def loads(xp: Any, robot: Robot, sensors: Array) -> Array:
     """The force on each foot, (..., 2), N, from what its sensors say."""
-    feet = (sum(gain * xp.abs(sensors[..., i]) for i, gain in foot) for foot in robot.contacts)
-    return xp.stack(list(feet), axis=-1)
+    feet = [sum(_load(xp, touch, sensors) for touch in foot) for foot in robot.contacts]
+    return xp.stack(feet, axis=-1)
+
+
+def _load(xp: Any, touch: Touch, sensors: Array) -> Array:
+    numbers = sensors[..., touch.place]
+    size = xp.abs(numbers[..., 0]) if numbers.shape[-1] == 1 else xp.sqrt((numbers**2).sum(-1))
+    return size if touch.newtons == 1.0 else touch.newtons * xp.minimum(size, touch.most)
 
 
 def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:

@@ -72,18 +72,16 @@ def gait_numbers(robot: Robot, steps: Steps) -> dict[str, float]:
 
 
 def foot_gap(robot: Robot, qpos: np.ndarray) -> float:
-    """The least distance between the geoms of the two feet in states (N, nq), m."""
+    """The least distance between the largest geoms of the two feet in states (N, nq), m."""
     engine, model = mujoco(), robot.model
     data, ends = engine.MjData(model), np.zeros(6)
-    left, right = (np.flatnonzero(model.geom_bodyid == body) for body in robot.foot_bodies)
+    geoms = (np.flatnonzero(model.geom_bodyid == body) for body in robot.foot_bodies)
+    left, right = (int(some[model.geom_rbound[some].argmax()]) for some in geoms)
     least = FAR
     for row in qpos[:: -(-len(qpos) // GAP_STATES)]:
         data.qpos[:] = row
         engine.mj_kinematics(model, data)
-        for one in left:
-            for other in right:
-                gap = engine.mj_geomDistance(model, data, int(one), int(other), FAR, ends)
-                least = min(least, gap)
+        least = min(least, engine.mj_geomDistance(model, data, left, right, FAR, ends))
     return float(least)
 
 

@@ -18,10 +18,11 @@ from worldloom.core.yaml_nodes import parse_yaml, read_text
 from worldloom.suites.robot.mjcf import is_motor, make_servos, mujoco, read_model, whole_text
 from worldloom.suites.robot.model_checks import (
     CONTROL_HZ,
+    Touch,
     as_list,
     by_ending,
     check,
-    newtons,
+    touch_of,
     touching,
 )
 
@@ -53,8 +54,7 @@ class Robot:
     foot_geoms: tuple[int, ...]  # those that touch the floor
     gyro: slice  # places in sensordata
     orientation: slice
-    # Of each foot, places in sensordata and what makes newtons of the number there.
-    contacts: tuple[tuple[tuple[int, float], ...], ...]
+    contacts: tuple[tuple[Touch, ...], ...]  # of each foot: what tells its load
     foot_position: tuple[slice, slice]
     legs: tuple[tuple[int, ...], tuple[int, ...]]  # places among the joints; () if not named
     control_seconds: float  # between two decisions
@@ -169,6 +169,9 @@ def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
     problems = check(model, names)
     if not problems:
         robot = _look_up(mjcf, mapping, model, names)
+        # MuJoCo's C engine would not look at centres of mass that are at their body's origin, and
+        # worlds may have them elsewhere.
+        model.body_sameframe[robot.trunk] = mujoco().mjtSameFrame.mjSAMEFRAME_NONE
         problems = _check_home(robot)
         if not problems:
             return robot
@@ -213,9 +216,9 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
         start = int(model.sensor(sensor).adr[0])
         return slice(start, start + int(model.sensor(sensor).dim[0]))
 
-    def touch(foot: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    def touch(foot: Mapping[str, Any]) -> tuple[Touch, ...]:
         sensors = (int(model.sensor(name).id) for name in as_list(foot["touch"]))
-        return tuple(place for place in (newtons(model, i) for i in sensors) if place)
+        return tuple(found for found in (touch_of(model, i) for i in sensors) if found)
 
     scales = [by_ending(names.get("action"), joint, 0.25) for joint in joints]
     feet = names["feet"]

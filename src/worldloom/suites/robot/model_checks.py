@@ -1,7 +1,8 @@
 """What a model and its mapping must have to be a robot to train; what they lack, in words."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def check(model: Any, names: Mapping[str, Any]) -> list[str]:
             find_sensor(foot.get("position"), "position", f"position of the {side} foot")
             for name in as_list(foot.get("touch")):
                 number = find("sensor", name, f"touch of the {side} foot")
-                if number is not None and newtons(model, number) is None:
+                if number is not None and touch_of(model, number) is None:
                     problems.append(
                         f"sensor {name!r} is no touch sensor for the {side} foot, and no contact "
                         'sensor with data="found" or data="found force" and num="1"'
@@ -182,14 +183,22 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) and value else [value]
 
 
-def newtons(model: Any, sensor: int) -> tuple[int, float] | None:
-    """Where a sensor of a foot tells its load, and what makes newtons of it; None if it does not.
+class Touch(NamedTuple):
+    """How a sensor tells the load of a foot: newtons * min(length of its numbers, most)."""
 
-    A contact sensor that only says whether there is a contact stands for half the weight.
+    place: slice  # in sensordata
+    newtons: float = 1.0
+    most: float = math.inf
+
+
+def touch_of(model: Any, sensor: int) -> Touch | None:
+    """How a sensor tells the load of a foot; None if it does not.
+
+    A contact sensor that only counts contacts stands for half the weight if there is any.
     """
     kinds, place = mujoco().mjtSensor, int(model.sensor_adr[sensor])
     if model.sensor_type[sensor] == kinds.mjSENS_TOUCH:
-        return place, 1.0
+        return Touch(slice(place, place + 1))
     if model.sensor_type[sensor] != kinds.mjSENS_CONTACT:
         return None
     size = int(model.sensor_dim[sensor])
@@ -197,9 +206,9 @@ def newtons(model: Any, sensor: int) -> tuple[int, float] | None:
     found, force = (1 << int(getattr(mujoco().mjtConDataField, f"mjCONDATA_{name}"))
                     for name in ("FOUND", "FORCE"))  # fmt: skip
     if count == 1 and wanted == found and size == 1:
-        return place, 0.5 * GRAVITY * float(model.body_mass.sum())
+        return Touch(slice(place, place + 1), 0.5 * GRAVITY * float(model.body_mass.sum()), 1.0)
     if count == 1 and wanted == found | force and size == 4:
-        return place + 1, 1.0  # along the normal
+        return Touch(slice(place + 1, place + 4))
     return None
 
 

@@ -95,10 +95,10 @@ def _ladder(folder: Path) -> tuple[list[Rung], list[str]]:
         return [], []
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        names = [field.name for field in fields(Rung)]
-        columns: Any = [[float(row[name]) for name in names] for row in rows]
-        return [Rung(*column) for column in columns], []
-    except (ValueError, KeyError, TypeError) as error:
+        names = {field.name for field in fields(Rung)}
+        values: Any = [{name: float(row[name]) for name in names & row.keys()} for row in rows]
+        return [Rung(**some) for some in values], []
+    except (ValueError, AttributeError, TypeError) as error:
         return [], [f"{LADDER} cannot be read ({type(error).__name__}: {error})."]
 
 

@@ -40,6 +40,8 @@ class RobotSession:
             horizon=np.int32(2**30),
             still=np.float32(0.0),
             resample=np.int32(0),
+            sideways=none,
+            turn=none,
         )
         self._world, self._params = loop.world, loop.params.replace(rules=rules)
         self._fastest = float(np.max(rules.command))
