@@ -203,6 +203,16 @@ def test_a_server_that_is_back_goes_on_from_where_the_actuators_are(linked, log)
     assert bus.values["who"] == Status.EMERGENCY
 
 
+def test_a_position_beyond_its_range_is_that_of_the_end(linked, log):
+    bus = Dictionary(on=0.0, V=100.3)
+    connector, _, _ = linked(bus, positions={"valve": "V"})
+    steps(connector)
+    bus.values["on"] = 1.0
+    steps(connector)
+    assert records(log, "reset")[-1]["previous"][0] == 1.0
+    assert connector.state is Status.POLICY
+
+
 def test_without_the_server_a_recovery_procedure_goes_on(linked):
     bus = Dictionary(V=40.0)
     connector, _, _ = linked(bus)

@@ -75,17 +75,17 @@ def _alarms(args: Alarms) -> int:
     from worldloom.serving.audit import facts_of
     from worldloom.serving.bundle_folder import read_policy
 
-    result, found = alarm_report(args.log, read_policy(args.bundle)[0])
+    result, report = alarm_report(args.log, read_policy(args.bundle)[0])
     facts = facts_of(result)
     if args.json or not facts["sound"]:
-        return _show(facts | {"alarms": found}, args.json, "")
+        return _show(facts | {"alarms": report}, args.json, "")
     head = ["alarm", "priority", "went off", "again within a minute"]
-    rows = [list(row.values()) for row in found["alarms"]]
-    console.table(f"{args.log}: {found['plants']} plants, {found['hours']:.3g} hours", head, rows)
-    trips = ", ".join(f"{count} by {cause}" for cause, count in found["trips"].items())
-    facts = {"trips": trips or "none", "interventions": found["interventions"]}
+    rows = [list(row.values()) for row in report["alarms"]]
+    console.table(f"{args.log}: {report['plants']} plants, {report['hours']:.3g} hours", head, rows)
+    trips = ", ".join(f"{count} by {cause}" for cause, count in report["trips"].items())
+    facts = {"trips": trips or "none", "interventions": report["interventions"]}
     for name in ("demand_rate", "spurious_trip_rate"):
-        facts[name] = f"{_figure(found[name])} an hour of one plant"
+        facts[name] = f"{_figure(report[name])} an hour of one plant"
     console.facts("emergency actions and interventions", facts)
     return 0
 

@@ -71,12 +71,12 @@ def recovery_target(
     if recovery is None:
         return emergency
     count = jnp.asarray(count, jnp.int32)[..., None]
-    wanted = jnp.broadcast_to(emergency, previous.shape)
+    place = jnp.broadcast_to(emergency, previous.shape)
     for stage in reversed(range(recovery.end.shape[0])):
         target, left = recovery.target[stage], recovery.end[stage] - count
         # The last step of a ramp is the target itself and no sum that is nearly the same.
         on_the_way = recovery.ramp[stage] & (left > 1)
         share = 1.0 / jnp.maximum(left, 1).astype(previous.dtype)
         moved = jnp.where(on_the_way, previous + share * (target - previous), target)
-        wanted = jnp.where(left > 0, jnp.where(recovery.moves[stage], moved, previous), wanted)
-    return wanted
+        place = jnp.where(left > 0, jnp.where(recovery.moves[stage], moved, previous), place)
+    return place

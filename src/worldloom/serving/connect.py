@@ -151,6 +151,7 @@ class Connector:
         self._clock, self._open, self._beats = clock, False, 0
         self._session, self._number = secrets.token_hex(4), 0  # for idempotency keys
         self._emergency: dict[str, float] = {}
+        self._ranges: dict[str, tuple[float, float]] = {}  # of actuators
         self._recovery: list[Mapping[str, Any]] = []  # stages on the way there
         self._alone = 0  # emergency actions in a row that the server knows nothing of
         self._written: dict[str, float] = {}
@@ -179,6 +180,8 @@ class Connector:
                     raise ValueError(f"{kind}: {listed(sorted(names), 120)} {text}")
         self._emergency, self._recovery = policy["emergency_action"], policy.get("recovery", [])
         self._shadow = policy["shadow"]
+        actuators = policy["signals"]["action"]
+        self._ranges = {one["name"]: (one["low"], one["high"]) for one in actuators}
         if not self._open:
             await self.bus.open()
             self._open = True
@@ -336,6 +339,9 @@ class Connector:
             value = found[place].value
             if value is not None:
                 positions[name] = value
+        for name, (low, high) in self._ranges.items():  # a sensor may see 100.2 %
+            if name in positions:
+                positions[name] = min(max(positions[name], low), high)
         return positions if len(positions) == len(connection.actuators) else None
 
     async def _ask(

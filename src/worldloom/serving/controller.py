@@ -438,8 +438,8 @@ class Controller:
         except Exception as error:  # whatever it is, the plants need an action
             self._settle(batch, error)
             return
-        found = computed.margins, computed.memory["latched"]
-        self.alarms.watch([asked.plant.name for asked in batch], *found, self.metrics.count)
+        state = computed.margins, computed.memory["latched"]
+        self.alarms.watch([asked.plant.name for asked in batch], *state, self.metrics.count)
         if self._writing is not None:
             await asyncio.wait([self._writing])
         made = partial(write, computed, self._recorder, self._take)

@@ -6,7 +6,8 @@ import pytest
 import worldloom
 from worldloom import suites
 from worldloom.suites.plant.description import load, parse_description
-from worldloom.suites.plant.plant import plant_of
+from worldloom.suites.plant.plant import make_world, plant_of
+from worldloom.suites.plant.safety import constraint_text, constraints_in
 
 TEXT = """\
 name: boiler
@@ -168,3 +169,30 @@ def test_a_mistake_is_one_line_with_its_place_and_what_to_do(text, message):
     assert str(refusal.value).startswith("b.yaml")
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) <= 300
+
+
+def test_recovery_and_alarms_reach_the_constraints_in_their_units():
+    text = """
+name: boiler
+step: 30 s
+signals: {temperature: {unit: K, low: 280, high: 420}}
+actuators: {valve: {unit: "%", low: 0, high: 100}, pump: {unit: "%", low: 0, high: 100}}
+reward: -abs(temperature - 350)
+limits:
+  overheat: {signal: temperature, at_most: 400 K}
+  warm: {signal: temperature, at_least: 300 K, hard: false, alarm: high, deadband: 9 degF}
+emergency: {valve: 0 %, pump: 50 %}
+recovery:
+  - {to: {valve: 20 %}, for: 2 min, ramp: true}
+  - {for: 3}
+"""
+    world = plant_of(make_world(parse_description(text, "boiler.yaml")))
+    written = constraint_text(world, emergency=dict(world.plant.emergency))
+    made = constraints_in(written, "boiler", world, model=lambda obs, action: obs)
+    assert made.recovery is not None
+    assert made.recovery.end.tolist() == [4, 7]
+    assert made.recovery.moves.tolist() == [[True, False], [False, False]]
+    assert made.recovery.target[0, 0] == pytest.approx(-0.6)
+    alarms = dict(zip(made.names, made.alarms, strict=True))
+    assert alarms["state:warm"] == ("high", pytest.approx(5.0))
+    assert alarms["state:overheat"] == ("medium", 0.0)

@@ -209,8 +209,8 @@ class LogFiles(Hook):
             console.say(f"the simulator was not played in: {error}")
             return
         if played is not None:
-            found = {"true_return": float(played.bare.discounted.mean())}
-            write_json(run.folder / ope.OPE_FILE, summary | found | {"truth": played.to_dict()})
+            summary["true_return"] = float(played.bare.discounted.mean())
+            write_json(run.folder / ope.OPE_FILE, summary | {"truth": played.to_dict()})
             save_trajectories(run.folder, played)
 
 

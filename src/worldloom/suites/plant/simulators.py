@@ -65,7 +65,7 @@ def make_simulator(plant: Any) -> Simulator:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _errors_of(name: str) -> Iterator[None]:
     """Makes one line of whatever a simulator raises."""
     try:
         yield
@@ -98,7 +98,7 @@ class Fmu:
                 "an FMU needs fmpy, which is not installed; pip install 'worldloom[fmu]'"
             ) from None
         self._path, self._seconds, self._begun = path, step_seconds, False
-        with _told(path):
+        with _errors_of(path):
             if not Path(path).is_file():
                 raise ValueError("there is no such file; check the path")
             about: Any = fmpy.read_model_description(path)
@@ -125,7 +125,7 @@ class Fmu:
         self._outside, self._starts = (np.flatnonzero(part).tolist() for part in (outside, starts))
         self._folder = tempfile.mkdtemp(prefix="worldloom-fmu-")
         try:
-            with _told(path):
+            with _errors_of(path):
                 fmpy.extract(path, self._folder)
                 self._fmu: Any = instantiate_fmu(self._folder, about, fmi_type="CoSimulation")
         except ValueError:
@@ -134,7 +134,7 @@ class Fmu:
 
     def reset(self, seed: int, logged: np.ndarray) -> np.ndarray:
         self._logged, self._step = logged, 0
-        with _told(self._path):
+        with _errors_of(self._path):
             if self._begun:
                 self._fmu.reset()
             self._begun = True
@@ -146,7 +146,7 @@ class Fmu:
             return self._observe()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float | None, bool]:
-        with _told(self._path):
+        with _errors_of(self._path):
             self._set(self._actuators, action)
             self._set([self._signals[i] for i in self._outside], self._now()[self._outside])
             self._fmu.doStep(self._step * self._seconds, self._seconds)
@@ -155,7 +155,7 @@ class Fmu:
 
     def close(self) -> None:
         try:
-            with _told(self._path):
+            with _errors_of(self._path):
                 if self._begun:
                     self._fmu.terminate()
                 self._fmu.freeInstance()
@@ -215,7 +215,7 @@ class GymnasiumSimulator:
             [names.get(signal.name, i) for i, signal in enumerate(part)]
             for part in (signals, actuators)
         )
-        with _told(name):
+        with _errors_of(name):
             self._env: Any = gymnasium.make(name)
             for what, space, places in (
                 ("signals", self._env.observation_space, self._at),
@@ -232,13 +232,13 @@ class GymnasiumSimulator:
                     )
 
     def reset(self, seed: int, logged: np.ndarray) -> np.ndarray:
-        with _told(self._name):
+        with _errors_of(self._name):
             return np.asarray(self._env.reset(seed=seed)[0], np.float64)[self._at]
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float | None, bool]:
         given = np.zeros(len(self._to), self._env.action_space.dtype)
         given[self._to] = action
-        with _told(self._name):
+        with _errors_of(self._name):
             obs, reward, terminated, truncated, _ = self._env.step(given)
             over = bool(terminated or truncated)
             return np.asarray(obs, np.float64)[self._at], float(reward), over
