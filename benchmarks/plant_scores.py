@@ -80,12 +80,12 @@ SET_IN_VIEW = {
 # Algorithms by name that differ from a known one in options. The models of the first see the
 # present; those of the second the past as well, its policy is a bias and gains, and its rollouts
 # are long, for plants that hide what is under way and answer late.
-_MODELS = {"hidden": (64, 64), "model_updates": 1_000, "num_members": 3}
+_MODELS = {"hidden": (64, 64), "model_updates": 600, "num_members": 3}
 _PAST = {"history": (5.0, 20.0, 60.0)}
-_LONG = {"rollout_length": 100, "num_rollouts": 32}
+_SLOW = {"interval": 10, "rollout_length": 48, "num_rollouts": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
     "mbpo": _MODELS,
-    "mbpo-linear": _MODELS | _PAST | _LONG | {"policy": "linear"},
+    "mbpo-linear": _MODELS | _PAST | _SLOW | {"policy": "linear"},
 }
 ESTIMATE = "half an hour on two quiet cores, by an estimate"
 GRID = 11  # levels of each actuator among which the best constant action is looked for

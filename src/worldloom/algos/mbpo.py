@@ -86,6 +86,8 @@ class MBPOConfig(OfflineConfig):
     hidden layers beside them, as the models have.
     history: time constants, in steps, of leaky averages of observations and actions, which models
     see beside the present where a plant hides part of its state; the policy sees the present only.
+    interval: logged steps that a step of a model spans, under their mean action: more than one
+    where a plant answers late, and noise would hide what a single step does.
     """
 
     hidden: tuple[int, ...] = at_least(1, (64, 64))
@@ -96,6 +98,7 @@ class MBPOConfig(OfflineConfig):
     rollout_length: int = at_least(1, 30)
     num_rollouts: int = at_least(1, 128)  # of an update: so many of the batch's rows begin one
     history: tuple[float, ...] = ()
+    interval: int = at_least(1, 1)
     hyper: MBPOHyper = field(default_factory=MBPOHyper)
 
     def __post_init__(self):
@@ -174,7 +177,7 @@ class MBPO(OfflineAgent):
 
     def table(self, dataset: Dataset) -> ModelTable:
         """The rows of a dataset with their scales and their past."""
-        return make_model_table(dataset, self.config.history)
+        return make_model_table(dataset, self.config.history, self.config.interval)
 
     def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
         config = self.config
@@ -215,7 +218,7 @@ class MBPO(OfflineAgent):
         hyper, scales = learner.hyper, rows.table.scales
         moves = scales.remainder_std > 0.0
         inputs = rows.inputs
-        changes = rows.next_obs - rows.obs - network((scales.linear,), inputs)
+        changes = rows.next_obs - rows.obs - scales.fit(inputs)
         changes = changes / jnp.where(moves, scales.remainder_std, 1.0)
         targets = jnp.concatenate([changes * moves, rows.reward[:, None]], -1)
         left = 1.0 - learner.step / self.config.model_updates
@@ -254,7 +257,8 @@ class MBPO(OfflineAgent):
         moves = scales.change_std > 0.0
         # The remainder's share of a change: members differ in nothing else.
         share = jnp.where(moves, scales.remainder_std / jnp.where(moves, scales.change_std, 1.0), 0)
-        rates = 1.0 / jnp.asarray(config.history, jnp.float32)
+        left = 1.0 - 1.0 / jnp.asarray(config.history, jnp.float32)
+        rates = 1.0 - left**config.interval
         rates = jnp.repeat(rates, size + scales.action_mean.shape[0])
 
         def one(
@@ -270,9 +274,9 @@ class MBPO(OfflineAgent):
             model = jax.tree.map(lambda x: x[i], members)
             remainder = network(model["residual"], inputs)
             other = network(jax.tree.map(lambda x: x[j], members["residual"]), inputs)
-            change = network((scales.linear,), inputs) + scales.remainder_std * remainder
+            change = scales.fit(inputs) + scales.remainder_std * remainder
             # What the model cannot explain of the log happens here as well.
-            expected = network((scales.linear,), logged.inputs)
+            expected = scales.fit(logged.inputs)
             expected += scales.remainder_std * network(model["residual"], logged.inputs)
             change += logged.known[:, None] * (logged.change - expected)
             next_obs = jnp.clip(obs + change, scales.low, scales.high)

@@ -18,7 +18,7 @@ from worldloom.replay.dataset import Dataset
 
 ROOM = 0.1  # of a signal's logged range, by which a model may leave it
 SMALLEST_STD = 1e-6  # of a signal, below which it is taken not to change
-SMALLEST_VALUE = 1e-10  # singular, beside the largest: below, inputs say the same
+SMALLEST_VALUE = 1e-6  # singular, beside the largest: below, inputs say the same
 SOLVED_ROWS = 20_000  # that fits are solved with: no more are needed for some hundred numbers
 RIDGE = 0.01  # of a logistic fit, whose classes may be separable
 NEVER = -1e30  # log-odds
@@ -32,7 +32,9 @@ class Scales(struct.PyTreeNode):
     action_mean: Array  # (m,)
     action_std: Array  # (m,)
     change_std: Array  # (n,), of a normalised signal in a step; 0 if it never changes
-    linear: dict[str, Array]  # kernel (i, n), bias (n,): the changes' least-squares fit
+    still: Array  # int32 (c,): inputs that never change in an episode, such as a patient's weight
+    moving: Array  # int32 (v,): inputs that do
+    linear: dict[str, Array]  # kernel (i + c v, n), bias (n,): the changes' least-squares fit
     remainder_std: Array  # (n,), of what that leaves; 0 where it leaves nothing
     low: Array  # (n,), normalised: how far a model may go
     high: Array  # (n,)
@@ -42,6 +44,11 @@ class Scales(struct.PyTreeNode):
 
     def scale_action(self, action: Array) -> Array:
         return (action - self.action_mean) / self.action_std
+
+    def fit(self, inputs: Array) -> Array:
+        """What the least-squares fit takes to change, (B, n), for inputs (B, i)."""
+        features = bilinear(inputs, self.still, self.moving)
+        return features @ self.linear["kernel"] + self.linear["bias"]
 
 
 class ModelRows(LinkedRows):
@@ -76,6 +83,7 @@ class ModelTable(Table):
 
     memory: Array  # (N, h)
     scales: Scales
+    interval: int = struct.field(pytree_node=False)  # logged steps of a row
 
     def take(self, index: Array) -> ModelRows:
         rows = Table.take(self, index)
@@ -85,7 +93,7 @@ class ModelTable(Table):
         """The next `length` logged steps from rows of that index (B,)."""
 
         def one(known: Array, t: Array) -> tuple[Array, Course]:
-            rows = self.take(jnp.minimum(index + t, self.size - 1))
+            rows = self.take(jnp.minimum(index + self.interval * t, self.size - 1))
             goes_on = 1.0 - known * ~(rows.followed | rows.terminated)
             course = Course(rows.inputs, rows.next_obs - rows.obs, known, goes_on)
             return known * rows.followed, course
@@ -110,30 +118,65 @@ def leaky_averages(x: Array, first: Array, constants: tuple[float, ...]) -> Arra
     return jax.lax.scan(one, blank, (x, first))[1].reshape(len(x), blank.size)
 
 
-def make_model_table(dataset: Dataset, history: tuple[float, ...]) -> ModelTable:
+def windows(dataset: Dataset, interval: int) -> Dataset:
+    """Rows that each span `interval` steps, or what is left of the episode: a row for every step.
+
+    Actions and rewards are means, and the rest is what was there at the end.
+    """
+    rows, size = dataset.rows, dataset.size
+    stops = np.append(np.asarray(dataset.starts)[1:], size) - 1
+    lengths = np.diff(np.append(np.asarray(dataset.starts), size))
+    last = np.minimum(np.arange(size) + interval - 1, np.repeat(stops, lengths))
+
+    def mean(x: Array) -> Array:
+        sums = np.concatenate(
+            [np.zeros((1, *x.shape[1:])), np.cumsum(np.asarray(x, np.float64), 0)]
+        )
+        count = (last + 1 - np.arange(size)).reshape(-1, *[1] * (x.ndim - 1))
+        return jnp.asarray((sums[last + 1] - sums[:-1]) / count, jnp.float32)
+
+    ends = {name: getattr(rows, name)[last] for name in ("next_obs", "terminated", "truncated")}
+    means = {name: mean(getattr(rows, name)) for name in ("action", "reward")}
+    return dataset.replace(rows=rows.replace(**means, **ends))
+
+
+def make_model_table(
+    dataset: Dataset, history: tuple[float, ...] = (), interval: int = 1
+) -> ModelTable:
     """The rows of a dataset; history: time constants, in steps, of averages of the past."""
+    size, first = dataset.size, jnp.zeros(dataset.size, bool).at[dataset.starts].set(True)
+    stepwise = dataset.rows.action.reshape(size, -1)
+    if interval > 1:
+        dataset = windows(dataset, interval)
     table, rows = make_table(dataset, centre=True), dataset.rows
     obs, next_obs = dataset.normalise(rows.obs), dataset.normalise(rows.next_obs)
-    action = rows.action.reshape(dataset.size, -1)
+    action = rows.action.reshape(size, -1)
     change_std, spread = (next_obs - obs).std(0), action.std(0)
     both = jnp.stack([jnp.minimum(obs, next_obs).min(0), jnp.maximum(obs, next_obs).max(0)])
     room = ROOM * (both[1] - both[0])
     ended = rows.terminated
     action_mean = action.mean(0)
     action_std = jnp.where(spread > SMALLEST_STD, spread, 1.0)
-    first = jnp.zeros(dataset.size, bool).at[dataset.starts].set(True)
-    seen = jnp.concatenate([obs, (action - action_mean) / action_std], -1)
-    memory = leaky_averages(seen, first, history)
-    size = obs.shape[1]
-    inputs = jnp.concatenate([obs, memory, seen[:, size:]], -1)
+    scaled = [(x - action_mean) / action_std for x in (stepwise, action)]
+    memory = leaky_averages(jnp.concatenate([obs, scaled[0]], -1), first, history)
+    inputs = jnp.concatenate([obs, memory, scaled[1]], -1)
     moves = change_std > SMALLEST_STD
-    linear = least_squares(inputs, jnp.where(moves, next_obs - obs, 0.0))
-    left = (next_obs - obs - inputs @ linear["kernel"] - linear["bias"]).std(0)
+    seen = np.append(np.asarray(moves), np.ones(action.shape[1], bool))
+    moving = np.concatenate([seen[: len(moves)], np.tile(seen, len(history)), seen[len(moves) :]])
+    still = np.flatnonzero(~moves & (obs.std(0) > SMALLEST_STD))
+    moving = np.flatnonzero(moving)
+    changes = jnp.where(moves, next_obs - obs, 0.0)
+    linear = least_squares(inputs, changes, still, moving)
+    still, moving = jnp.asarray(still, jnp.int32), jnp.asarray(moving, jnp.int32)
+    fit = jax.jit(lambda x: bilinear(x, still, moving) @ linear["kernel"] + linear["bias"])
+    left = (changes - fit(inputs)).std(0)
     scales = Scales(
         obs_mean=dataset.mean,
         obs_std=dataset.std,
         action_mean=action_mean,
         action_std=action_std,
+        still=still,
+        moving=moving,
         change_std=jnp.where(moves, change_std, 0.0),
         linear=linear,
         remainder_std=jnp.where(moves & (left > SMALLEST_STD), left, 0.0),
@@ -143,20 +186,32 @@ def make_model_table(dataset: Dataset, history: tuple[float, ...]) -> ModelTable
         reward_scale=table.reward_scale,
         end=logistic(end_features(obs, next_obs), ended),
     )
-    return ModelTable(**vars(table), memory=memory, scales=scales)
+    return ModelTable(**vars(table), memory=memory, scales=scales, interval=interval)
 
 
 # Fits ------------------------------------------------------------------------------------------
 
 
-def least_squares(inputs: Array, targets: Array) -> dict[str, Array]:
-    """Kernel (i, n) and bias (n,), of the least norm, for inputs (N, i) and targets (N, n).
+def bilinear(inputs: Array, still: Array, moving: Array) -> Array:
+    """Inputs (B, i), and beside them the products (B, c v) of those still with those moving.
+
+    So each patient has a linear model of her own, as far as the rows tell her from others.
+    """
+    products = inputs[:, still, None] * inputs[:, None, moving]
+    return jnp.concatenate([inputs, products.reshape(len(inputs), -1)], -1)
+
+
+def least_squares(
+    inputs: Array, targets: Array, still: np.ndarray, moving: np.ndarray
+) -> dict[str, Array]:
+    """Kernel (i + c v, n) and bias (n,) of least norm, for `bilinear` inputs and targets (N, n).
 
     Solved, not learned: a gradient never gets the last digits, and without them a rollout settles
     beside the target. In float64, since signals may say the same.
     """
     chosen = np.random.default_rng(0).permutation(len(inputs))[:SOLVED_ROWS]
-    x, y = np.asarray(inputs[chosen], np.float64), np.asarray(targets[chosen], np.float64)
+    x = np.asarray(bilinear(inputs[chosen], still, moving), np.float64)
+    y = np.asarray(targets[chosen], np.float64)
     x_mean, y_mean = x.mean(0), y.mean(0)
     x, y = x - x_mean, y - y_mean
     kernel = np.linalg.pinv(x.T @ x, rcond=SMALLEST_VALUE, hermitian=True) @ (x.T @ y)
@@ -193,5 +248,5 @@ def logistic(features: Array, labels: Array) -> dict[str, Array]:
         return value, np.append(x.T @ wrong, wrong.sum()) + RIDGE * beta
 
     start = np.zeros(x.shape[1] + 1)
-    beta = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    beta = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100}).x
     return {"kernel": jnp.asarray(beta[:-1], jnp.float32), "bias": jnp.float32(beta[-1])}
