@@ -169,25 +169,25 @@ def after_emergency(memory: ControlMemory, constraints: SafetyConstraints) -> Co
 
     For a caller that ran out of time; it counts towards the latch.
     """
-    memory = memory.replace(estimate=_advance(memory, constraints))
+    if memory.estimate is not None:
+        estimate = _advance(memory.estimate, memory.previous, constraints)
+        memory = memory.replace(estimate=estimate)
     return _remember(memory, memory.fallback, jnp.asarray(True), constraints)
 
 
-def _advance(memory: ControlMemory, constraints: SafetyConstraints) -> Array | None:
+def _advance(estimate: Array, previous: Array, constraints: SafetyConstraints) -> Array:
     """The model's state a step after it was asked last; -inf where that is not known."""
-    if memory.estimate is None:
-        return None
-    after = constraints.model(memory.estimate, memory.previous)  # pyright: ignore
-    known = all_last(jnp.isfinite(memory.estimate)) & all_last(jnp.isfinite(after))
+    after = constraints.model(estimate, previous)  # pyright: ignore[reportOptionalCall]
+    known = all_last(jnp.isfinite(estimate)) & all_last(jnp.isfinite(after))
     return jnp.where(known, after, -jnp.inf)
 
 
 def _locate(state: ControlState, constraints: SafetyConstraints) -> ControlState:
     """The state with that of the model in the place of the observation, and in the memory."""
-    memory, hidden = state.memory, constraints.hidden
-    if hidden is None:
+    memory, hidden, size = state.memory, constraints.hidden, state.obs.shape[-1]
+    if hidden is None or memory.estimate is None:
         return state
-    after, size = _advance(memory, constraints), state.obs.shape[-1]
+    after = _advance(memory.estimate, memory.previous, constraints)
     rest = jnp.where(jnp.isfinite(after[0]), after[size:], hidden(state.obs))
     estimate = jnp.concatenate([state.obs, rest])
     kept = jnp.where(all_last(jnp.isfinite(estimate)), estimate, after)

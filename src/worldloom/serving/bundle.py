@@ -336,9 +336,9 @@ def _check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
             f"{folder}: manifest.json lacks something or garbles it ({error!r}); "
             "export the policy again"
         ) from None
-    known = [name for name in MEMORY if name in manifest.get("memory", ()) or name not in OPTIONAL]
-    names = (known, list(REPORT))
-    if of_plant and (manifest.get("memory"), manifest.get("report")) != names:
+    memories = (list(MEMORY), [name for name in MEMORY if name not in OPTIONAL])
+    known = manifest.get("memory") in memories and manifest.get("report") == list(REPORT)
+    if of_plant and not known:
         raise ValueError(
             f"{folder}: its filter remembers or reports other things than this worldloom's; "
             "export the policy again"

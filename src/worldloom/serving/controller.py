@@ -398,13 +398,13 @@ class Controller:
         }
         after = partial(self.bundle.after_emergency, asked.memory)
         if asked.executed is not None:
-            after = partial(self._after_executed, asked)
+            after = partial(self._after_executed, asked.memory, asked.executed)
         change = Change("emergency", asked.plant, content | asked.about, after, asked.settle)
         self._changes.put_nowait(change)
 
-    def _after_executed(self, asked: Asked) -> Rows:
-        late = self.bundle.after_emergency(asked.memory)
-        return self.bundle.after_executed(late, asked.executed)
+    def _after_executed(self, memory: Rows, executed: np.ndarray) -> Rows:
+        """The memory after an answer that came too late, where somebody else acted anyway."""
+        return self.bundle.after_executed(self.bundle.after_emergency(memory), executed)
 
     # In batches ----------------------------------------------------------------------------------
 
