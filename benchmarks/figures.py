@@ -41,6 +41,10 @@ MEANING = {
         "td3bc_vs_d3rlpy": "updates/s of TD3+BC, batch 256, 2x256, ours / d3rlpy's best",
         "iql_vs_d3rlpy": "the same of IQL",
         "cql_vs_d3rlpy": "the same of CQL with 30 sampled actions a row",
+        "td3bc_matmul_share": "arithmetic/s of our TD3+BC update's products / that of its largest "
+        "layer's product alone",
+        "iql_matmul_share": "the same of IQL",
+        "cql_matmul_share": "the same of CQL",
         "dmsd_steps_vs_loop": "plant steps/s, our 4,096 masses on springs / a loop in numpy",
         "dmsd_best_score_share": "score on DMSD of what the data speak for / the best published",
         "simglucose_best_score_share": "the same on Simglucose, where constants beat both",
@@ -55,9 +59,11 @@ MEANING = {
         "the plants' own PID loops go, mean over plants",
         "filter_time_share": "box, rates and one linear barrier: the safety filter's time / that "
         "of a 2x256 policy, batch 1,024",
-        "shipped_filter_time_share": "the same of all that a reactor's bundle holds, lookahead "
-        "included, where some proposals are not safe",
-        "accepted_filter_time_share": "the same where all proposals are safe",
+        "closed_loop_filter_time_share": "the same of all that a reactor's bundle holds, lookahead "
+        "included, at steps of episodes that a cloned policy and the filter control",
+        "shipped_filter_time_share": "the same at states from the whole range of all signals, of "
+        "which four in ten have no safe action",
+        "accepted_filter_time_share": "the same where episodes start and all proposals are safe",
         "serving_vs_fastapi": "requests/s of 32 plants, served with filter, audit record and fsync "
         "/ the bare policy behind FastAPI and onnxruntime",
         "serving_vs_mosec": "the same / the bare policy behind mosec and onnxruntime, its best",

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plant_speed
+from benchmarks import plant_arithmetic, plant_speed
 from benchmarks.figures import MEANING
 from benchmarks.pages.results import write_bench
 from benchmarks.players import Player
@@ -97,8 +97,8 @@ class Sizes:
     filter_batch: int = 1024
     filter_repeats: int = 1000
     # A linear barrier, an integrated model, and all that a reactor's bundle holds: at states of
-    # all kinds, and at usual ones
-    filtered: tuple[str, ...] = ("linear", "reactor", "shipped", "accepted")
+    # all kinds, at moments of controlled episodes, and at their starts
+    filtered: tuple[str, ...] = ("linear", "reactor", "shipped", "closed_loop", "accepted")
     # Serving
     served_updates: int = 2_000
     load_seconds: float = 10.0
@@ -269,6 +269,8 @@ def speed(sizes: Sizes, record: Record) -> None:
         "seeds": sizes.seeds,
         "updates_per_second": {},
         "seconds_per_update": {},
+        "flops_per_update": {},
+        "matmul_gflops_per_second": {},
         "facts": {},
     }
     record.result["raw"]["speed"] = raw
@@ -287,6 +289,7 @@ def speed(sizes: Sizes, record: Record) -> None:
         makers: dict[str, Callable[[], Player]] = {
             "ours": partial(plant_speed.ours, "learn", **ours, seeds=1),
             "seeds": partial(plant_speed.ours, "learn", **ours, seeds=sizes.seeds),
+            "matmul": partial(plant_speed.ours, "multiply", **ours, seeds=1),
         }
         for threads in sorted({1, os.cpu_count() or 1}):
             makers[f"d3rlpy_{threads}"] = partial(plant_speed.d3rlpy, **theirs, threads=threads)
@@ -302,7 +305,13 @@ def speed(sizes: Sizes, record: Record) -> None:
         }
         raw["seconds_per_update"][algo] = {n: timing.to_dict() for n, timing in timed.items()}
         raw["facts"][algo] = facts
+        work, plain = plant_arithmetic.update_flops(ours), facts["matmul"]["flops"]
+        raw["flops_per_update"][algo] = work
+        raw["matmul_gflops_per_second"][algo] = plain * rates["matmul"] / 1e9
         record.result["ratios"][f"{algo}_vs_d3rlpy"] = ratio(each[peer], each["ours"])
+        record.result["ratios"][f"{algo}_matmul_share"] = ratio(
+            work * rates["ours"], plain * rates["matmul"]
+        )
         record.save()
 
 
@@ -342,10 +351,10 @@ def safety(sizes: Sizes, record: Record) -> None:
         raw["cost"][name] = cost
         record.note(f"  {name}: the filter adds {cost['overhead']:.1%} to the policy's time")
         record.save()
-    figures = {"linear": "filter", "shipped": "shipped_filter", "accepted": "accepted_filter"}
-    for name in [name for name in figures if name in raw["cost"]]:
-        record.result["ratios"][f"{figures[name]}_time_share"] = raw["cost"][name]["overhead"]
-    for name in [name for name in sizes.filtered if name != "accepted"]:
+    for name in [name for name in raw["cost"] if name != "reactor"]:
+        figure = "filter_time_share" if name == "linear" else f"{name}_filter_time_share"
+        record.result["ratios"][figure] = raw["cost"][name]["overhead"]
+    for name in [name for name in sizes.filtered if name not in ("accepted", "closed_loop")]:
         raw["attacks"][name] = attacks = plant_safety.attacks(name, sizes.cases)
         violations = sum(row["violations"] for row in attacks.values())
         record.note(f"  {name}: {violations} violations in {sizes.cases:,} cases of each adversary")

@@ -13,7 +13,12 @@ from worldloom.core.types import Array, Key
 from worldloom.nn.actor_critic import dense
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import Barrier, SafetyConstraints, make_constraints
-from worldloom.safety.filter import ControlState, initial_memory, safe_policy_execution
+from worldloom.safety.filter import (
+    ControlState,
+    filter_batch,
+    initial_memory,
+    safe_policy_execution,
+)
 from worldloom.safety.reductions import sum_last
 from worldloom.training.timer import interleave
 
@@ -99,6 +104,65 @@ PLANTS = {
     "shipped": shipped_plant,
     "accepted": accepted_plant,
 }
+CLOSED_LOOP = "closed_loop"
+
+
+def situation(plant: str, batch: int) -> tuple[SafetyConstraints, PolicyState, ControlState]:
+    """Constraints, a policy, and what both are asked about: plants (batch, ...).
+
+    Of `PLANTS`, where they start, with a policy of random weights and actuators in their middle.
+    """
+    if plant == CLOSED_LOOP:
+        return closed_loop(batch)
+    constraints, start = PLANTS[plant]()
+    obs = jax.vmap(start)(draws.split(jax.random.key(0), batch))
+    where = jnp.zeros((batch, constraints.action_size), jnp.float32)
+    memory = jax.vmap(initial_memory, (None, 0))(constraints, where)
+    policy = random_policy(jax.random.key(1), constraints, obs)
+    return constraints, policy, ControlState(obs, memory)
+
+
+def closed_loop(
+    batch: int, rows: int = 20_000, updates: int = 2_000
+) -> tuple[SafetyConstraints, PolicyState, ControlState]:
+    """The reactor as it is shipped, at moments of episodes that policy and filter control.
+
+    The policy is cloned from `rows` of the plant's medium log. Each of `batch` disturbed plants is
+    played behind the filter from a start of its own to its end, and stands still at one of its
+    steps, all of them equally likely, with the filter's memory of that step: after interventions,
+    emergencies and latched stops, as often as they happen.
+    """
+    from worldloom.algos.bc import BC
+    from worldloom.suites.plant.datasets import make_data
+    from worldloom.suites.plant.plant import play_episodes
+    from worldloom.suites.plant.reactor import make
+    from worldloom.suites.plant.safety import constraints_for
+
+    env = make()
+    constraints = constraints_for(env.base)
+    policy = BC().fit(make_data("reactor", "medium", rows), updates).state
+
+    def choose(obs: Array, memory: Any, key: Key) -> tuple[Any, Any]:
+        action, report = filter_batch(
+            policy_step(policy, obs), ControlState(obs, memory), constraints
+        )
+        return (action, memory), report.memory
+
+    def play(key: Key) -> ControlState:
+        start, steps, moment = draws.split(key, 3)
+        alive, states = play_episodes(
+            env,
+            env.default_params(),
+            (start, steps),
+            batch,
+            lambda state: jax.vmap(initial_memory, (None, 0))(constraints, state.action),
+            choose,
+            lambda obs, alive, chosen, _: (alive, ControlState(obs, chosen[1])),
+        )
+        step = (draws.uniform(moment, (batch,)) * alive.sum(0)).astype(jnp.int32)
+        return jax.tree.map(lambda x: x[step, jnp.arange(batch)], states)
+
+    return constraints, policy, jax.jit(play)(jax.random.key(0))
 
 
 def filter_cost(plant: str = "linear", batch: int = 1024, repeats: int = REPEATS) -> dict[str, Any]:
@@ -108,13 +172,8 @@ def filter_cost(plant: str = "linear", batch: int = 1024, repeats: int = REPEATS
     medians of interleaved repeats, the constraints compiled in as a bundle has them; of
     `overhead_traced` they are arguments, which may change without compiling again.
     """
-    constraints, start = PLANTS[plant]()
-    keys = draws.split(jax.random.key(0), batch)
-    obs = jax.vmap(start)(keys)
-    policy = random_policy(jax.random.key(1), constraints, obs)
-    where = jnp.zeros((batch, constraints.action_size), jnp.float32)
-    memory = jax.vmap(initial_memory, (None, 0))(constraints, where)
-    state = ControlState(obs, memory)
+    constraints, policy, state = situation(plant, batch)
+    obs = state.obs
     bare = jax.jit(policy_step)
     traced = jax.jit(safe_policy_execution)
     safe = jax.jit(lambda policy, state: safe_policy_execution(policy, state, constraints))
@@ -141,6 +200,7 @@ def filter_cost(plant: str = "linear", batch: int = 1024, repeats: int = REPEATS
         "overhead_traced": with_arguments - 1.0,
         "intervened": float(report.intervened.mean()),
         "emergency": float(report.emergency.mean()),
+        "latched": float(report.latched.mean()),
     }
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plant_peers
+from benchmarks import plant_arithmetic, plant_peers
 from benchmarks.arc_peers import serve
 from benchmarks.players import Player, take_turns
 from worldloom.training.timer import Timing
@@ -195,7 +195,12 @@ def given_actions(steps: int, batch: int) -> Any:
     return np.ascontiguousarray(drawn.swapaxes(0, 1), np.float32)
 
 
-PARTS: dict[str, Callable[[Setup], Block]] = {"learn": learn, "steps": steps, "loop": loop}
+PARTS: dict[str, Callable[[Setup], Block]] = {
+    "learn": learn,
+    "multiply": plant_arithmetic.multiply,
+    "steps": steps,
+    "loop": loop,
+}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The safety filter's figures, in small."""
 
+import numpy as np
 import pytest
 
-from benchmarks.plant_safety import PLANTS, attacks, filter_cost
+from benchmarks.plant_safety import PLANTS, attacks, closed_loop, filter_cost
 
 
 @pytest.mark.slow
@@ -31,3 +32,16 @@ def test_attacks_count_cases_and_bound_the_rate():
         assert row["cases"] >= 2000
         assert row["violations"] == 0
         assert row["violation_rate_at_most"] == pytest.approx(3.0 / row["cases"], rel=0.01)
+
+
+@pytest.mark.slow
+def test_plants_in_closed_loop_are_in_the_middle_of_their_episodes():
+    constraints, _, state = closed_loop(16, rows=2_000, updates=20)
+    step = np.asarray(state.memory.step)
+    assert len(set(step.tolist())) > 4
+    assert ((step >= 0) & (step < 200)).all()
+    # Where the filter left the actuators, and no longer where all of them began.
+    assert len({*map(tuple, np.asarray(state.memory.previous).tolist())}) > 4
+    assert np.isfinite(state.obs).all()
+    assert state.obs.shape == (16, 5)
+    assert constraints.horizon == 10

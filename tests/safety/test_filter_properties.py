@@ -18,7 +18,9 @@ from worldloom.safety import (
     reset_latch,
     validate_constraints,
 )
-from worldloom.safety.filter import CHUNK
+from worldloom.safety.filter import CHUNK, _ask
+from worldloom.safety.margins import reach
+from worldloom.safety.search import out_of_reach
 
 MADE = {name: make() for name, make in CONSTRAINTS.items()}
 one = jax.jit(filter_action)
@@ -171,11 +173,11 @@ def test_the_program_branches_for_the_whole_batch_alone_and_calls_nobody():
     c = MADE["one_row"]
     proposed, state = cases(c, 8)
     rows = jax.vmap(filter_action, (0, 0, None))
-    for run, branches, loops in ((rows, 0, 0), (filter_batch, 2, 1)):
+    for run, branches, loops in ((rows, 0, 0), (filter_batch, 1, 2)):
         text = str(jax.make_jaxpr(lambda p, s, run=run: run(p, s, c))(proposed, state))
         assert "callback" not in text
         assert text.count("cond[") == branches
-        # Over the rows that are not accepted; every other loop has a length known beforehand.
+        # Over the rows that are not accepted, and over those that get the emergency action.
         assert text.count("while[") == loops
 
 
@@ -201,6 +203,25 @@ def test_a_batch_gets_what_every_row_would_get_alone(name):
             assert bool(together[1].emergency[1]) or not latched
             for mine, other in zip(*map(jax.tree.leaves, (together, one_by_one)), strict=True):
                 np.testing.assert_allclose(mine, other, atol=1e-6)
+
+
+def test_a_barrier_is_out_of_reach_only_where_no_action_keeps_it():
+    c = MADE["many_rows"]
+    proposed, state = cases(c, 5000, seed=9)
+    asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
+    lost = np.asarray(jax.jit(jax.vmap(out_of_reach, (0, 0, None)))(asked, state.obs, c))
+    assert 0.01 < lost.mean() < 0.5
+    low, high = jax.vmap(reach, (0, None))(state.memory.previous, c)
+    for seed in range(60):
+        uniform = draws.uniform(jax.random.key(100 + seed), proposed.shape)
+        # The corners as well, where what is nearly linear is largest.
+        share = jnp.round(uniform) if seed % 2 else uniform
+        margins = margins_of_many(state, low + share * (high - low), c)
+        kept = np.asarray(margins[:, np.asarray(c.kinds) == "barrier"] >= 0.0).all(-1)
+        assert not kept[lost].any()
+    _, report = jax.jit(filter_batch)(proposed, state, c)
+    stopped = lost & ~np.asarray(asked.choice.fits) & np.asarray(asked.calm)
+    assert np.asarray(report.emergency)[stopped].all()
 
 
 @pytest.mark.parametrize("tightened", ["box", "rate", "barrier"])

@@ -14,7 +14,8 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
    whoever must, has to take the plant out of its hands.
 4. **Accept.** What satisfies every hard row is executed, bit by bit as it was proposed. Soft rows
    are alarms: the report has their margins, and no action is changed for them.
-5. **Project.** Otherwise the nearest action that satisfies the hard rows, those of a model
+5. **Project.** Otherwise, and unless the model's next step shows that no action can keep a hard
+   barrier by far, the nearest action that satisfies the hard rows, those of a model
    linearised where it was asked for and again where that led.
 6. **Re-validate** with the model itself. Only what passes is executed. Where nothing does, actions
    on the way to the emergency action are tried, and that one itself.
@@ -25,6 +26,8 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
 A margin that is not finite, as of a model that predicts an infinity, is that of a crossed row.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +35,7 @@ from flax import struct
 from jaxtyping import Float
 
 from worldloom.core.sparse import update_chosen
-from worldloom.core.types import Array, Key
+from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.margins import all_margins, emergency_move, model_margins, reach
@@ -42,12 +45,14 @@ from worldloom.safety.search import (
     Choice,
     checked,
     enough,
+    fall_back,
+    out_of_reach,
     search_action,
     search_batch,
     take_rows,
 )
 
-CHUNK = 128  # rows that another action is looked for at a time
+CHUNK = 32  # rows that another action is looked for at a time
 
 
 class ControlMemory(struct.PyTreeNode):
@@ -277,7 +282,7 @@ def filter_action(
     choice = jax.lax.cond(
         asked.choice.fits | ~asked.calm, lambda: asked.choice, lambda: search_action(asked, obs, c)
     )
-    choice = jax.lax.cond(asked.calm, lambda: choice, lambda: _stop(asked, choice, obs, c))
+    choice = jax.lax.cond(asked.calm, lambda: choice, lambda: fall_back(asked, obs, c))
     return _execute(asked, choice, state, c)
 
 
@@ -295,19 +300,21 @@ def filter_batch(
     state = jax.vmap(_locate, (0, None))(state, c)
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
-    def search(rows: tuple[Asked, Array]) -> Choice:
-        return search_batch(rows[0], rows[1], c)
+    # A batch whose size is not known yet (`jax.export`) cannot be cut into chunks.
+    chunk = CHUNK if isinstance(size, int) else size
 
-    def stop(asked: Asked, choice: Choice, obs: Array) -> Choice:
-        return jax.vmap(_stop, (0, 0, 0, None))(asked, choice, obs, c)
+    def of_rows(function: Callable[..., PyTree]) -> Callable[[tuple[Asked, Array]], PyTree]:
+        return lambda rows: jax.vmap(function, (0, 0, None))(*rows, c)
 
+    rows = (asked, state.obs)
     unsettled = asked.calm & ~asked.choice.fits
-    # A lookahead is hundreds of small kernels, of which the number counts more than the size. And
-    # a batch whose size is not known yet (`jax.export`) cannot be cut into chunks.
-    chunk = (2 * CHUNK if c.horizon else CHUNK) if isinstance(size, int) else size
-    choice = update_chosen(unsettled, search, asked.choice, (asked, state.obs), chunk)
-    calm = asked.calm.all()
-    choice = jax.lax.cond(calm, lambda _, choice, obs: choice, stop, asked, choice, state.obs)
+    lost = jnp.zeros_like(unsettled)
+    if c.horizon:
+        lost = update_chosen(unsettled, of_rows(out_of_reach), lost, rows, chunk)
+    choice = update_chosen(
+        unsettled & ~lost, lambda rows: search_batch(*rows, c), asked.choice, rows, chunk
+    )
+    choice = update_chosen(~asked.calm | lost, of_rows(fall_back), choice, rows, chunk)
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)
 
 
@@ -330,12 +337,6 @@ def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> Asked:
     calm = finite & ~memory.latched & all_last(enough(take_rows(margins, trips), c, trips))
     fallback = emergency_move(previous, memory.emergencies, c)
     return Asked(checked(choice, previous, c), margins, previous, fallback, finite, calm)
-
-
-def _stop(asked: Asked, choice: Choice, obs: Array, c: SafetyConstraints) -> Choice:
-    """The choice, or the emergency action where nobody is asked for one."""
-    stop = Choice(asked.fallback, *model_margins(obs, asked.fallback, c), choice.fits)
-    return choice._replace(fits=asked.calm).otherwise(stop)._replace(fits=choice.fits)
 
 
 def _execute(

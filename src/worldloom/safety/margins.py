@@ -1,5 +1,7 @@
 """Signed margins of every row, and how those of a model's rows change with the action."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -56,6 +58,23 @@ def _steps(constraints: SafetyConstraints) -> Array:
     return jnp.stack(steps)
 
 
+def barrier_margins(
+    obs: Float[Array, " n"], action: Float[Array, " m"], constraints: SafetyConstraints
+) -> tuple[Float[Array, " H"], Float[Array, " H"]]:
+    """Margins of barriers, which ask for one step of the model, and the ensemble's deviations."""
+    return _barriers(_members(obs, action, constraints), obs, constraints)
+
+
+def _members(obs: Array, action: Array, c: SafetyConstraints) -> Array:
+    """Next observations (E, n), of every member of an ensemble."""
+    return jnp.atleast_2d(c.model(obs, action))  # pyright: ignore[reportOptionalCall]
+
+
+def _barriers(members: Array, obs: Array, c: SafetyConstraints) -> tuple[Array, Array]:
+    expected, deviation = _pessimistic(c.barrier(members), c)
+    return expected - c.disturbance - (1.0 - c.gamma) * c.barrier(obs), deviation
+
+
 def model_margins(
     obs: Float[Array, " n"], action: Float[Array, " m"], constraints: SafetyConstraints
 ) -> tuple[Float[Array, " K"], Float[Array, " H"]]:
@@ -67,9 +86,8 @@ def model_margins(
     c = constraints
     if c.model is None:
         return jnp.zeros(0, action.dtype), jnp.zeros(0, action.dtype)
-    members = jnp.atleast_2d(c.model(obs, action))  # (E, n)
-    expected, deviation = _pessimistic(c.barrier(members), c)
-    margins = expected - c.disturbance - (1.0 - c.gamma) * c.barrier(obs)
+    members = _members(obs, action, c)
+    margins, deviation = _barriers(members, obs, c)
     if not c.lookahead.offset.shape[-1]:
         return margins, deviation
 
@@ -79,7 +97,7 @@ def model_margins(
             u = emergency_move(u, 0 if count is None else count, c)
         else:
             u = move(u, c.backup(x), c)
-        members = jnp.atleast_2d(c.model(x, u))  # pyright: ignore[reportOptionalCall]
+        members = _members(x, u, c)
         margins = _pessimistic(c.lookahead(members), c)[0]
         return (_mean(members), u, jnp.minimum(least, margins)), None
 
@@ -104,16 +122,19 @@ def _mean(members: Array) -> Array:
 
 
 def linearise(
-    obs: Float[Array, " n"], action: Float[Array, " m"], constraints: SafetyConstraints
+    obs: Float[Array, " n"],
+    action: Float[Array, " m"],
+    constraints: SafetyConstraints,
+    margins: Callable[..., tuple[Array, Array]] = model_margins,
 ) -> tuple[Float[Array, " K"], Float[Array, "K m"], Float[Array, " H"]]:
-    """What `model_margins` gives, with the slopes of the margins between the two."""
+    """What `margins` gives, with the slopes of the margins between the two."""
     if constraints.model is None:
         none = jnp.zeros(0, action.dtype)
         return none, jnp.zeros((0, constraints.action_size), action.dtype), none
 
     def along(direction: Array) -> tuple[Array, Array, Array]:
         return jax.jvp(
-            lambda u: model_margins(obs, u, constraints), (action,), (direction,), has_aux=True
+            lambda u: margins(obs, u, constraints), (action,), (direction,), has_aux=True
         )
 
     # The values do not depend on the direction: they are computed once.

@@ -68,6 +68,8 @@ class _Pivot(NamedTuple):
     multipliers: Array  # (m,)
     taken: Array  # int32 (): the row that is being taken up; -1: none
     multiplier: Array  # (): its own, so far
+    count: Array  # int32 (): of pivots, up to now
+    done: Array  # bool (): another pivot would change nothing
 
 
 def _active_set(point: Array, normals: Array, ends: Array, pivots: int) -> Array:
@@ -75,7 +77,7 @@ def _active_set(point: Array, normals: Array, ends: Array, pivots: int) -> Array
     size, everyone = len(point), jnp.arange(len(ends))
     slots = jnp.arange(size)
 
-    def pivot(_: Array, at: _Pivot) -> _Pivot:
+    def pivot(at: _Pivot) -> _Pivot:
         basis, triangle = _orthogonal(at.normals, at.held >= 0)
         idle = at.taken < 0
         # Between two rows u follows from the held ones: computed anew, so that no error adds up.
@@ -117,12 +119,24 @@ def _active_set(point: Array, normals: Array, ends: Array, pivots: int) -> Array
             multipliers=jnp.where(into, multiplier, jnp.where(out, 0.0, multipliers)),
             taken=jnp.where(drops, row, -1),
             multiplier=jnp.where(drops, multiplier, 0.0),
+            count=at.count + 1,
+            done=idle & ~goes,
         )
 
-    zeros, none = jnp.zeros_like(point), jnp.zeros((size, size), point.dtype)
-    empty = jnp.full(size, -1, jnp.int32)
-    start = _Pivot(point, empty, none, zeros, zeros, jnp.int32(-1), jnp.zeros((), point.dtype))
-    last = jax.lax.fori_loop(0, pivots, pivot, start)
+    zeros = jnp.zeros_like(point)
+    start = _Pivot(
+        u=point,
+        held=jnp.full(size, -1, jnp.int32),
+        normals=jnp.zeros((size, size), point.dtype),
+        ends=zeros,
+        multipliers=zeros,
+        taken=jnp.int32(-1),
+        multiplier=jnp.zeros((), point.dtype),
+        count=jnp.int32(0),
+        done=jnp.asarray(False),
+    )
+    # Most are done after two or three; in a batch the loop ends when all are.
+    last = jax.lax.while_loop(lambda at: (at.count < pivots) & ~at.done, pivot, start)
     return _onto(point, last, *_orthogonal(last.normals, last.held >= 0))
 
 

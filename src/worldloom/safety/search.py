@@ -8,7 +8,7 @@ import numpy as np
 
 from worldloom.core.types import Array
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.margins import linearise, model_margins, reach
+from worldloom.safety.margins import barrier_margins, linearise, model_margins, reach
 from worldloom.safety.projection import project
 from worldloom.safety.reductions import all_last, sum_last
 
@@ -16,6 +16,9 @@ ACCEPTED = 0.5  # of the tolerance; see TOLERANCE
 # How much more than the first linearisation missed by the next ones ask for: on a curved row
 # they would otherwise always end just outside.
 CAUTION = 0.1
+# How many times what the slopes say an action may do before a barrier is called out of reach: a
+# model bends.
+BENDS = 2.0
 
 
 class Choice(NamedTuple):
@@ -47,19 +50,51 @@ class Asked(NamedTuple):
     calm: Array  # bool (): nothing but the action itself can call for the emergency action
 
 
+def out_of_reach(asked: Asked, obs: Array, c: SafetyConstraints) -> Array:
+    """Whether no action can keep some hard barrier in the next step, by far.
+
+    One step of the model tells it, where a lookahead would take many steps of many actions. Asked
+    is the best that box and rates allow by the slopes of the barrier, times `BENDS`. Exact for
+    models in which an action acts linearly; on one that bends more, it leaves no action but the
+    emergency action, if that does not satisfy all rows.
+    """
+    barriers = np.asarray(c.kinds) == "barrier"
+    hard = np.asarray(c.hard)[barriers]
+    if not hard.any():
+        return jnp.asarray(False)
+    low, high = reach(asked.previous, c)
+    u = jnp.clip(asked.choice.action, low, high)
+    value, slope, _ = linearise(obs, u, c, barrier_margins)
+    gain = sum_last(jnp.maximum(slope * (low - u), slope * (high - u)))
+    short = value + BENDS * gain + take_rows(c.tolerance, barriers) < 0.0
+    return ~all_last(take_rows(~(short & jnp.isfinite(value)), hard))
+
+
+def fall_back(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
+    """The emergency action, which may or may not fit."""
+    choice = Choice(asked.fallback, *model_margins(obs, asked.fallback, c), jnp.asarray(True))
+    return checked(choice, asked.previous, c)
+
+
 def search_action(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
     """The nearest action found that satisfies every hard row, where what is asked for does not.
 
     The emergency action, which may not fit, where none was found.
     """
-    nearest, last = _nearest(asked, obs, c)
-    return jax.lax.cond(
-        nearest.fits, lambda: nearest, lambda: _towards(asked, nearest, last, obs, c)
-    )
+
+    def look() -> Choice:
+        nearest, last = _nearest(asked, obs, c)
+        return jax.lax.cond(
+            nearest.fits, lambda: nearest, lambda: _towards(asked, nearest, last, obs, c)
+        )
+
+    if not c.horizon:  # to look for another action costs as little as to ask whether there is one
+        return look()
+    return jax.lax.cond(out_of_reach(asked, obs, c), lambda: fall_back(asked, obs, c), look)
 
 
 def search_batch(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
-    """`search_action` of every row (b, ...)."""
+    """What `search_action` finds for every row (b, ...) that is not out of reach."""
     nearest, last = jax.vmap(_nearest, (0, 0, None))(asked, obs, c)
     further = jax.vmap(_towards, (0, 0, 0, 0, None))
     # Of rows that need no other action, or can have none, nobody reads the result.
@@ -69,7 +104,11 @@ def search_batch(asked: Asked, obs: Array, c: SafetyConstraints) -> Choice:
 
 def take_rows(values: Array, rows: np.ndarray) -> Array:
     """Those of the values (C, ...) whose rows, a mask (C,), are wanted."""
-    return values if rows.all() else values[np.flatnonzero(rows)]
+    if rows.all():
+        return values
+    # Slices, which become part of the arithmetic around them; a gather would be a kernel.
+    parts = [values[i : i + 1] for i in np.flatnonzero(rows)]
+    return jnp.concatenate(parts) if parts else values[:0]
 
 
 def enough(margins: Array, c: SafetyConstraints, rows: np.ndarray) -> Array:

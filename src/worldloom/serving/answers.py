@@ -98,9 +98,10 @@ def read_observation(value: Any, signals: Sequence[Mapping[str, Any]]) -> np.nda
 
     A sensor that has failed is null, NaN or infinite: that is for the safety filter to answer.
     """
-    values = np.asarray(_values("observation", value, signals, missing=True))
-    if (np.abs(values) < LARGEST).all():
-        return values.astype(np.float32)
+    values = _values("observation", value, signals, missing=True)
+    if min(values) > -LARGEST and max(values) < LARGEST:
+        return np.array(values, np.float32)
+    values = np.asarray(values)
     with np.errstate(over="ignore"):  # too large for float32 is as good as infinite
         return values.astype(np.float32)
 

@@ -17,7 +17,9 @@ A plant's comes with its safety filter, which remembers:
 
 import io
 import operator
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -92,10 +94,11 @@ class ProgramBundle:
                 )
         return worst
 
-    def warm(self) -> None:
-        """Compiles for every batch size, and tests each."""
-        for size in self.batch_sizes:
-            self.self_test(size)
+    def warm(self, ready: Callable[[int], None] = lambda count: None) -> None:
+        """Compiles for every batch size, on all cores, and tests each; says how many are ready."""
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for count, _ in enumerate(pool.map(self.self_test, self.batch_sizes), start=1):
+                ready(count)
 
     def _inputs(self) -> tuple[PyTree, ...]:
         """The arguments of the program in the self-test."""
@@ -255,8 +258,8 @@ class Bundle(ProgramBundle):
         kept = {name: x for name, x in after.items() if name in KEPT}
         return self.initial_memory(action) | kept
 
-    def warm(self) -> None:
-        super().warm()
+    def warm(self, ready: Callable[[int], None] = lambda count: None) -> None:
+        super().warm(ready)
         self.after_emergency(self.initial_memory())
 
     def scale(self, name: str) -> np.ndarray | float:

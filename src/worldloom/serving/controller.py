@@ -325,7 +325,7 @@ class Controller:
     ) -> None:
         if idempotency_key is not None:
             plant.remember(idempotency_key, read_outcome(outcome))
-        self.metrics.seconds.observe(asyncio.get_running_loop().time() - arrived)
+        self.metrics.took(asyncio.get_running_loop().time() - arrived)
         self.metrics.answered(outcome["counted"], outcome["drift"])
         if self.shadow:
             self.metrics.shadowed(gaps(self.bundle.action, read_outcome(outcome)["content"]))
@@ -415,6 +415,9 @@ class Controller:
             if self._too_few():
                 self._new_asked.clear()
                 continue
+            # Once round the loop: those who were answered just now ask again, and what a batch
+            # costs whatever its size is paid once for all of them.
+            await asyncio.sleep(0)
             batch: list[Asked] = []
             while self._asked and len(batch) < most:
                 asked = self._asked.popleft()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+MOST_TAKEN = 1_000  # times that are kept until the histogram gets them
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # Name -> what it counts, and by what.
 COUNTERS = {
@@ -32,24 +33,39 @@ GAUGES = {
 
 
 class Metrics:
-    """Counters, gauges and one histogram, in a registry of their own."""
+    """Counters, gauges and one histogram, in a registry of their own.
+
+    To count is to add to a number here, which the registry hears of when somebody asks: its locks
+    and labels cost more than the rest of an answer. Everything counts in the event loop's thread.
+    """
 
     def __init__(self):
         self.registry = own = CollectorRegistry()
-        self._children: dict[tuple[object, ...], Counter] = {}  # looking them up costs more
+        self._counted: dict[tuple[str, tuple[object, ...]], float] = {}  # since somebody asked
+        self._taken: list[float] = []  # seconds, likewise
         self._counters = {n: Counter(n, *about, registry=own) for n, about in COUNTERS.items()}
         self._gauges = {name: Gauge(name, text, registry=own) for name, text in GAUGES.items()}
         text = "From a request for an action to its answer"
-        self.seconds = Histogram("worldloom_act_seconds", text, buckets=SECONDS, registry=own)
+        self._seconds = Histogram("worldloom_act_seconds", text, buckets=SECONDS, registry=own)
 
     def count(self, name: str, amount: float = 1.0, **labels: object) -> None:
-        """Adds to a counter of `COUNTERS`."""
-        known = (name, *labels.values())
-        child = self._children.get(known)
-        if child is None:
+        """Adds to a counter of `COUNTERS`; labels in the order that it has them."""
+        known = (name, tuple(labels.values()))
+        self._counted[known] = self._counted.get(known, 0.0) + amount
+
+    def took(self, seconds: float) -> None:
+        """Notes the time from a request for an action to its answer."""
+        self._taken.append(seconds)
+        if len(self._taken) >= MOST_TAKEN:
+            self._flush()
+
+    def _flush(self) -> None:
+        counted, self._counted, taken, self._taken = self._counted, {}, self._taken, []
+        for (name, labels), amount in counted.items():
             counter = self._counters[name]
-            child = self._children[known] = counter.labels(**labels) if labels else counter
-        child.inc(amount)
+            (counter.labels(*labels) if labels else counter).inc(amount)
+        for seconds in taken:
+            self._seconds.observe(seconds)
 
     def answered(self, what: str, drift: Sequence[str]) -> None:
         """Notes an action.
@@ -73,6 +89,7 @@ class Metrics:
 
     def render(self, gauges: Mapping[str, float]) -> str:
         """Everything in Prometheus's text format; gauges: values of `GAUGES`."""
+        self._flush()
         for name, value in gauges.items():
             self._gauges[name].set(value)
         return generate_latest(self.registry).decode()

@@ -252,7 +252,7 @@ class Plants:
 def key_for(seed: str, plant: str, step: int) -> np.ndarray:
     """Key data uint32 (2,) of one step of one plant, from a server's seed."""
     digest = hashlib.sha256(f"{seed}/{plant}/{step}".encode()).digest()
-    return np.frombuffer(digest[:8], "<u4").astype(np.uint32)
+    return np.frombuffer(digest, "<u4", 2).astype(np.uint32, copy=False)
 
 
 # Memories ----------------------------------------------------------------------------------------

@@ -62,11 +62,12 @@ def run_server(config: ServeConfig, ready: Callable[[str], None]) -> None:
     check(config)
     bundle = load_bundle(config.bundle)
     approved = require_approval(bundle.folder, bundle.digest, config.approved_by)
-    phase("compiling")
-    bundle.warm()
+    sizes = {"total": len(bundle.batch_sizes), "unit": "batch sizes"}
+    phase("compiling", done=0, **sizes)
+    bundle.warm(lambda count: phase("compiling", done=count, **sizes))
     listener = listen(config.host, config.port)
     try:
-        phase("reading the log", note=str(config.log))
+        phase("reading the log", total=None, note=str(config.log))
         journal = Journal(config.log, config.fsync, int(config.segment_mb * 1e6))
         try:
             same_policy(journal, bundle)
