@@ -217,6 +217,12 @@ def _rock(pen: Pen, color: RGB, variant: int) -> None:
     pen.shape([(0.28, 0.46), (0.46, 0.30), (0.66, 0.35), (0.50, 0.50)], lighter(color, 0.35))
 
 
+def _ore(pen: Pen, color: RGB, variant: int) -> None:
+    """A rock in the ground: the whole cell."""
+    _soil(pen, (150, 120, 90), variant)
+    _rock(pen, color, variant)
+
+
 def _coin(pen: Pen, color: RGB, variant: int) -> None:
     pen.disc(0.5, 0.86, 0.26, SHADOW, 0.07)
     _outlined(pen, ((0.5, 0.5, 0.30),), color, darker(color, 0.6), 0.045)
@@ -266,13 +272,13 @@ Painter = Callable[[Pen, RGB, int], None]
 # Kinds by name in small letters; floors have textures, the others look the same everywhere.
 FLOORS: dict[str, Painter] = {"sand": _sand, "pollution": _foul, "soil": _soil, "wall": _wall}
 FLOORS |= dict.fromkeys(("grass", "orchard"), _grass)
+FLOORS |= dict.fromkeys(("iron", "gold", "begungold"), _ore)
 FLOORS |= dict.fromkeys(("start", "cooperatesite", "defectsite"), _sand)
 FLOORS |= dict.fromkeys(("water", "river", "cleanriver"), _water)
 THINGS: dict[str, Painter] = {"gem": _gem, "food": _food, "bone": _bone, "apple": _apple}
 THINGS |= {"hare": _hare, "stag": _stag, "it": _crown}
 THINGS |= dict.fromkeys(("redcoin", "greencoin"), _coin)
 THINGS |= dict.fromkeys(("cooperate", "defect"), _gem)
-THINGS |= dict.fromkeys(("iron", "gold", "begungold"), _rock)
 THINGS |= dict.fromkeys(("tree", "appletree", "bush"), _tree)
 THINGS |= dict.fromkeys(("dirt", "waste"), _muck)
 THINGS |= dict.fromkeys(("beam", "cleanbeam", "zapbeam"), _beam)
