@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from worldloom.algos.mbpo import MBPO, MBPOConfig, MBPOHyper, act
-from worldloom.algos.model_rows import end_features, leaky_averages, least_squares, logistic
+from worldloom.algos.model_rows import (
+    end_features,
+    leaky_averages,
+    least_squares,
+    logistic,
+    make_model_table,
+    windows,
+)
 from worldloom.core import draws
 from worldloom.nn.policy import policy_step
 from worldloom.replay.dataset import from_columns
@@ -192,6 +199,50 @@ def test_what_is_linear_is_solved_to_the_last_digits():
     fit = least_squares(x, x @ kernel + bias, none, none)
     np.testing.assert_allclose(fit["kernel"], kernel, atol=1e-5)
     np.testing.assert_allclose(fit["bias"], bias, atol=1e-5)
+
+
+def personal():
+    """Episodes of 16 steps in which x' = x + c a, where c is seen, and differs between episodes."""
+    rng = np.random.default_rng(0)
+    gain = np.repeat(rng.uniform(0.5, 1.5, ROWS // 16), 16)
+    action, obs = rng.uniform(-1.0, 1.0, ROWS), np.zeros(ROWS)
+    for t in range(1, ROWS):
+        obs[t] = obs[t - 1] + gain[t - 1] * action[t - 1] if t % 16 else 0.0
+    after, ends = obs + gain * action, np.arange(ROWS) % 16 == 15
+    columns = np.stack([obs, gain], 1), action[:, None], -np.abs(after), np.stack([after, gain], 1)
+    return from_columns(*columns, ends & (np.arange(ROWS) < 32), ends & (np.arange(ROWS) >= 32))
+
+
+def test_each_kind_of_episode_has_a_linear_model_of_its_own():
+    scales = make_model_table(personal()).scales
+    assert (scales.still.tolist(), scales.moving.tolist()) == ([1], [0, 2])
+    assert scales.remainder_std[0] < 1e-4 * scales.change_std[0]
+    assert scales.change_std[1] == scales.remainder_std[1] == 0.0
+
+
+def test_a_row_of_several_steps_is_what_a_loop_makes_of_them():
+    data = personal()
+    rows, long = jax.device_get((data.rows, windows(data, 5).rows))
+    np.testing.assert_array_equal(long.obs, rows.obs)
+    for t in range(ROWS):
+        last = min(t + 4, t // 16 * 16 + 15)
+        np.testing.assert_allclose(long.action[t], rows.action[t : last + 1].mean(0), atol=1e-5)
+        np.testing.assert_allclose(long.reward[t], rows.reward[t : last + 1].mean(), atol=1e-5)
+        np.testing.assert_array_equal(long.next_obs[t], rows.next_obs[last])
+        assert long.terminated[t] == rows.terminated[last]
+        assert long.truncated[t] == rows.truncated[last]
+
+
+def test_rollouts_of_several_steps_replay_every_so_many_th_row():
+    table = make_model_table(personal(), interval=5)
+    course = table.course(jnp.asarray([32, 40]), 4)
+    rows = table.take(jnp.asarray([32, 37, 42, 40, 45]))
+    change = rows.next_obs - rows.obs
+    np.testing.assert_array_equal(course.change[:3, 0], change[:3])
+    np.testing.assert_array_equal(course.change[:2, 1], change[3:])
+    # The third row from 32, of 42 to 46, is whole; what comes after it touches the time limit.
+    np.testing.assert_array_equal(course.known.T, [[1, 1, 1, 1], [1, 1, 0, 0]])
+    np.testing.assert_array_equal(course.goes_on.T, [[1, 1, 1, 0], [1, 0, 1, 1]])
 
 
 def test_an_end_is_known_by_the_limit_that_was_crossed():
