@@ -129,7 +129,7 @@ def make_model(key: Key, inputs: int, hidden: tuple[int, ...], obs_size: int) ->
 
 def make_actor(key: Key, obs_size: int, hidden: tuple[int, ...], action_size: int) -> Actor:
     """Gains and a bias, and beside them hidden layers, if any; 0 in the beginning."""
-    sizes = {"linear": (obs_size, action_size)}
+    sizes: dict[str, tuple[int, ...]] = {"linear": (obs_size, action_size)}
     if hidden:
         sizes["residual"] = (obs_size, *hidden, action_size)
     actor = {name: make_mlp(key, size) for name, size in sizes.items()}

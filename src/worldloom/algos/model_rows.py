@@ -192,7 +192,7 @@ def make_model_table(
 # Fits ------------------------------------------------------------------------------------------
 
 
-def bilinear(inputs: Array, still: Array, moving: Array) -> Array:
+def bilinear(inputs: Array, still: Array | np.ndarray, moving: Array | np.ndarray) -> Array:
     """Inputs (B, i), and beside them the products (B, c v) of those still with those moving.
 
     So each patient has a linear model of her own, as far as the rows tell her from others.

@@ -303,17 +303,18 @@ def filter_batch(
     # A batch whose size is not known yet (`jax.export`) cannot be cut into chunks.
     chunk = CHUNK if isinstance(size, int) else size
 
-    def of_rows(function: Callable[..., PyTree]) -> Callable[[tuple[Asked, Array]], PyTree]:
+    def of_rows(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         return lambda rows: jax.vmap(function, (0, 0, None))(*rows, c)
+
+    def search(rows: tuple[Asked, Array]) -> Choice:
+        return search_batch(*rows, c)
 
     rows = (asked, state.obs)
     unsettled = asked.calm & ~asked.choice.fits
     lost = jnp.zeros_like(unsettled)
     if c.horizon:
         lost = update_chosen(unsettled, of_rows(out_of_reach), lost, rows, chunk)
-    choice = update_chosen(
-        unsettled & ~lost, lambda rows: search_batch(*rows, c), asked.choice, rows, chunk
-    )
+    choice = update_chosen(unsettled & ~lost, search, asked.choice, rows, chunk)
     choice = update_chosen(~asked.calm | lost, of_rows(fall_back), choice, rows, chunk)
     return jax.vmap(_execute, (0, 0, 0, None))(asked, choice, state, c)
 

@@ -299,24 +299,23 @@ class RobotEvaluator:
         turn = yaw(jnp, reading.sensors[:, self.world.robot.orientation])
         return jnp.concatenate([reading.qpos[:, :2], turn[:, None]], axis=1)
 
-    def _walked(self, played: dict[str, Any]) -> dict[str, np.ndarray]:
+    def _walked(self, played: dict[str, Any]) -> dict[str, Any]:
         """How far and how fast, by net displacement: the parts of a `RobotEvaluation`."""
         robot = self.world.robot
-        x, y, turn = (played["now"] - played["start"]).T
+        x, y, _ = (played["now"] - played["start"]).T
         heading = played["start"][:, 2]
         ahead = np.cos(heading) * x + np.sin(heading) * y
         aside = np.cos(heading) * y - np.sin(heading) * x
         seconds = robot.control_seconds * np.maximum(played["settled"], 1.0)
         mean = played["velocity"] / np.maximum(played["settled"], 1.0)[:, None]
-        turn = played["turned"]
         speed = np.stack([ahead, aside], axis=1) / seconds[:, None]
         if self.world.task.directions > 1:  # on an arc, the way is not where it leads to
             speed = mean
         return {
             "command": played["command"],
-            "speed": np.column_stack([speed, turn / seconds]),
+            "speed": np.column_stack([speed, played["turned"] / seconds]),
             "forward": mean[:, 0],
-            "yaw": turn,
+            "yaw": played["turned"],
             "drift": aside,
             "walked": seconds,
             "fell": played["alive"] == 0.0,

@@ -54,7 +54,7 @@ def read_robustness(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         for row in rows:
-            float(row["strength"]), float(row["survived"]), str(row["kind"])
+            _ = float(row["strength"]), float(row["survived"]), str(row["kind"])
         return rows, []
     except (ValueError, KeyError, TypeError) as error:
         return [], [f"{ROBUSTNESS} cannot be read ({type(error).__name__}: {error})."]
