@@ -299,7 +299,7 @@ def test_time_running_out_under_braxs_clock_is_no_fall(braxs):
 def test_braxs_ppo_finds_what_it_bootstraps_from(braxs):
     """`bootstrap_on_timeout` reads info["time_out"], under Brax's own wrappers too."""
     env = training.EpisodeWrapper(training.VmapWrapper(BraxEnv(cart(limit=3))), 10, 1)
-    state, step = env.reset(jax.random.split(jax.random.key(0), WORLDS)), jax.jit(env.step)
+    state, step = env.reset(jax.random.split(jax.random.PRNGKey(0), WORLDS)), jax.jit(env.step)
     for expected in (0.0, 0.0, 1.0):
         state = step(state, jnp.zeros((WORLDS, 1)))
         running = np.asarray(state.done) == 0

@@ -43,7 +43,7 @@ def test_a_descriptor_says_what_its_file_does(name):
     for kind, spec in fits.items():
         if kind not in algorithm.actions:
             assert "actions" in algorithm.why_not(spec)
-        elif not algorithm.centralised:
+        elif not (algorithm.centralised or algorithm.team_axis):
             assert algorithm.why_not(spec) is None
             agent = algorithm.make(config, spec, Networks())
             assert agent.config is config

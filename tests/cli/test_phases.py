@@ -56,7 +56,7 @@ def test_a_server_says_what_it_loads_compiles_and_reads(phases, tmp_path, monkey
     def no_log(*_):
         raise ValueError("enough")
 
-    bundle = SimpleNamespace(warm=lambda: None)
+    bundle = SimpleNamespace(warm=lambda told: None, folder=tmp_path, digest="", batch_sizes=(1, 2))
     monkeypatch.setattr(serve, "load_bundle", lambda folder: bundle)
     monkeypatch.setattr(serve, "Journal", no_log)
     monkeypatch.setattr(serve, "phase", console.phase)

@@ -100,8 +100,8 @@ def test_names_come_with_their_descriptions():
         ("arc", "arc"),
         ("biped", "robot"),
         ("reactor", "plant"),
-        ("some/meadow.yaml", "grid"),
-        ("some/MEADOW.YML", "grid"),
+        ("meadow.yaml", "grid"),
+        ("MEADOW.YML", "grid"),
         ("gymnax:CartPole-v1", "plain"),
         ("brax:ant", "plain"),
         ("any tag", "grid"),  # turn-based
@@ -109,7 +109,12 @@ def test_names_come_with_their_descriptions():
         ("my plant", "plant"),
     ],
 )
-def test_the_suite_of_a_world_follows_from_its_name_or_from_what_it_is(name, suite):
+def test_the_suite_of_a_world_follows_from_its_name_or_from_what_it_is(
+    name, suite, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for path in ("meadow.yaml", "MEADOW.YML"):
+        (tmp_path / path).write_text("kinds: {}\n", encoding="utf-8")
     suites.register("my plant", guess.make, suite="plant")
     assert suites.suite_of(name).name == suite
 

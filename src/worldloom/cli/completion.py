@@ -125,6 +125,8 @@ def _options(before: list[str], where: str) -> Iterator[str]:
         rules = suite.rules_of(world)
         maker = str(suite.worlds[world].make).partition(":")[0]
         own = _parameters(maker) if rules is None else _dataclass(rules)
+        if rules is None and suite.shaping:
+            own = {**own, **_keywords(*suite.shaping.split(":"))}
         yield from (f"world.{option}" for option in own)
         algo = algo or suite.defaults(world, None)["algo"]
     if algo in algos.names():
@@ -190,6 +192,10 @@ def _fields(module: str, name: str, positional: bool = False) -> Iterator[str]:
             yield from _fields(module, node.annotation.id)
         elif positional == ("Positional" in ast.dump(node.annotation)):
             yield node.target.id
+
+
+def _keywords(module: str, function: str) -> dict[str, None]:
+    return dict.fromkeys(a.arg for a in _defined(module, ast.FunctionDef)[function].args.kwonlyargs)
 
 
 def _parameters(module: str) -> dict[str, None]:

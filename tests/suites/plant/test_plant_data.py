@@ -103,9 +103,9 @@ def test_costs_are_those_of_the_limits(some):
 
 @pytest.mark.parametrize("quality", DATA_QUALITIES)
 def test_each_quality_has_its_share_of_the_episodes(quality):
-    shares = np.float32(plant_data.SHARES[quality])
+    shares, plant = np.float32(plant_data.SHARES[quality]), suites.make("dmsd").base.plant
     keys = jax.random.split(jax.random.key(0), 100)
-    tuning = jax.vmap(plant_data._tunings, (0, None))(keys, shares)
+    tuning = jax.vmap(lambda key: plant_data._tunings(plant, key, shares))(keys)
     assert tuning.noise.shape == (100, EPISODES)
     found = [(~tuning.uniform & (tuning.gain == TUNINGS[name].gain)).mean() for name in QUALITIES]
     np.testing.assert_allclose([*found[:2], tuning.uniform.mean()], shares, atol=0.02)

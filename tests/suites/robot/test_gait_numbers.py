@@ -31,7 +31,7 @@ def walk(robot):
 def test_the_numbers_of_the_reference_walk_are_those_of_its_plan(robot, walk):
     numbers = gait_numbers(robot, walk)
     assert set(numbers) == set(NUMBERS)
-    assert 30 < numbers["foot_gap"] < 50  # 42 mm at home, and it walks straight
+    assert 15 < numbers["foot_gap"] < 42  # of 42 mm at home; legs roll as it shifts its weight
     assert 20 < numbers["foot_clearance"] < 45  # of 40 planned
     assert numbers["slip"] < 0.05
     assert numbers["duty_factor"] == pytest.approx(0.6, abs=0.1)

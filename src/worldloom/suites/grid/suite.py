@@ -16,10 +16,10 @@ WORLDS = {
     "tag": "one agent is it, and passes that on by touching another",
     "cleanup": "apples grow while somebody cleans the river, unpaid",
     "staghunt": "a hare feeds one hunter; a stag feeds all, but takes two",
-    "harvest": "apples regrow near apples only: a patch eaten bare stays bare",
-    "coins": "any coin pays, but the other's colour costs the other more",
+    "harvest": "apples regrow near others: a patch eaten bare stays so",
+    "coins": "any coin pays, but one of another's colour costs them",
     "prisoners_dilemma": "what agents gathered decides how they play each other",
-    "coop_mining": "iron pays one miner at once; gold pays more, but takes two",
+    "coop_mining": "iron pays one miner; gold pays more, but takes two",
 }
 
 
