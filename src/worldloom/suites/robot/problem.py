@@ -1,6 +1,6 @@
 """A robot as a problem to train on: its world, how it is scored, and what runs keep."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -68,8 +68,8 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
             "terms": dict(world.task.table),
             "files": digests,
         },
-        hooks=() if world.task.moves else [Ladder()],
-        pictures=[Robustness(), Pictures()] if world.task.moves else [Pictures()],
+        hooks=() if world.task.moves else [LADDER],
+        pictures=[ROBUSTNESS, Pictures()] if world.task.moves else [Pictures()],
         check_resume=lambda header: _check_files(config, digests, header),
         pure=not isinstance(world.engine, CEngine),
         # Every call of Brax's trainer compiles it: stop only where there is something to keep.
@@ -192,34 +192,29 @@ def _make_trainer(config: TrainConfig, problem: Problem) -> Any:
     return Trainer(loop, ((),), seed=config.seed, repeat=loop)
 
 
-class Ladder(Hook):
-    """ladder.json: what pushes the trained robot takes, at the end of a run."""
+class Trials(Hook):
+    """A file of what the trained robot stands, at the end of a run.
 
-    phase = "pushing"
+    phase: what it says meanwhile. trials(evaluator): a function of agents and a key, of which the
+    rows go into the file and, as `part`, into the evaluation.
+    """
 
-    def on_end(self, run: Run) -> None:
-        if run.interrupted:
-            return
-        evaluator: Any = run.evaluator
-        rungs = evaluator.ladder(run.agents, jax.random.key(LADDER_KEY + run.config.seed))
-        write_json(run.folder / LADDER_FILE, [asdict(rung) for rung in rungs])
-        scores: Any = run.evaluation
-        run.evaluation = replace(scores, rungs=rungs)
-
-
-class Robustness(Hook):
-    """robustness.json: how the trained robot walks in worlds that differ in one way each."""
-
-    phase = "disturbing"
+    def __init__(self, phase: str, file: str, part: str, trials: Callable[[Any], Any]):
+        self.phase, self.file, self.part, self.trials = phase, file, part, trials
 
     def on_end(self, run: Run) -> None:
         if run.interrupted:
             return
-        evaluator: Any = run.evaluator
-        rows = evaluator.disturbed(run.agents, jax.random.key(LADDER_KEY + run.config.seed))
-        write_json(run.folder / ROBUSTNESS_FILE, [asdict(row) for row in rows])
+        play = self.trials(run.evaluator)
+        rows = play(run.agents, jax.random.key(LADDER_KEY + run.config.seed))
+        write_json(run.folder / self.file, [asdict(row) for row in rows])
         scores: Any = run.evaluation
-        run.evaluation = replace(scores, disturbed=rows)
+        run.evaluation = replace(scores, **{self.part: rows})
+
+
+# What pushes it takes; and how it walks in worlds that differ in one way each.
+LADDER = Trials("pushing", LADDER_FILE, "rungs", lambda evaluator: evaluator.ladder)
+ROBUSTNESS = Trials("disturbing", ROBUSTNESS_FILE, "disturbed", lambda e: e.disturbed)
 
 
 # A user's own files ------------------------------------------------------------------------------
