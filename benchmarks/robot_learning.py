@@ -134,7 +134,8 @@ def learn(
 
 def episodes(evaluation: RobotEvaluation) -> list[dict[str, Any]]:
     """Each episode of an evaluation: what was asked, what it did."""
-    columns = (evaluation.command, evaluation.speed, evaluation.lengths, evaluation.fell)
+    forward = evaluation.command[:, 0], evaluation.speed[:, 0]
+    columns = (*forward, evaluation.lengths, evaluation.fell)
     return [
         {"command": float(c), "speed": float(v), "steps": int(n), "fell": bool(f)}
         for c, v, n, f in zip(*columns, strict=True)

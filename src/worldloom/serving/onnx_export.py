@@ -167,6 +167,9 @@ def _gaps(
             raise ValueError(f"export: onnxruntime's {name} has another shape or kind; {REMEDY}")
         each = differences(answers[name], value, output_scale(name, rows))
         gaps[name] = each.reshape(len(value), -1).max(axis=-1, initial=0.0)
+    if "report_distance" in gaps:  # an action that is moved by a rounding error is not moved
+        moved = np.maximum(answers["report_distance"], expected["report_distance"]) > TOLERANCE
+        gaps["report_intervened"] = np.where(moved, gaps["report_intervened"], 0.0)
     return gaps
 
 

@@ -128,7 +128,7 @@ class Simglucose(Plant):
 
     def begin(self, patient: Array, hour: Array, params: PlantParams) -> Person:
         """A patient (row of the figures) in the basal state at a full hour of the day."""
-        p = Patient(*params.physics.patients[patient])
+        p = patient_in(patient, params)
         none = jnp.zeros_like(p.BW)
         glucose, insulin = (p.Gpb, p.Gtb), (p.Ipb, none, p.Ib, p.Ib, p.Ilb, p.isc1ss, p.isc2ss)
         body = Body(none, none, none, *glucose, *insulin, skin=p.Gpb)
@@ -183,7 +183,7 @@ class Simglucose(Plant):
         """An approximation: the patient is known by the weight, nothing is eaten, and the sensor
         says what is in the plasma. Insulin under way is that of `hidden` where it is not given."""
         row = nearest_patient(obs, params)
-        p = Patient(*params.physics.patients[row])
+        p = patient_in(row, params)
         seen = len(self.observation)
         rest = obs[seen:] if obs.shape[-1] > seen else self.hidden(obs, params)
         none, glucose = jnp.zeros_like(p.BW), obs[0] * p.Vg
@@ -192,6 +192,12 @@ class Simglucose(Plant):
         rest = [getattr(body, name) for name in HIDDEN] if obs.shape[-1] > seen else []
         reading = measured(body.glucose / p.Vg)
         return jnp.concatenate([reading[None], obs[1:seen], jnp.asarray(rest, obs.dtype)])
+
+
+def patient_in(row: Array, params: PlantParams) -> Patient:
+    """The figures of a patient."""
+    # As a gather by one index, also under `vmap`, which ONNX has a name for.
+    return Patient(*jnp.take(params.physics.patients, row, axis=0, mode="clip"))
 
 
 def nearest_patient(obs: Array, params: PlantParams) -> Array:

@@ -42,7 +42,7 @@ def gait(run: Run) -> Part:
         rows.append(["yaw", math.degrees(last["yaw"]), "°", "by how much an episode turns"])
         rows.append(["drift", last.get("drift"), "m", "how far it comes to the side"])
     text = "Of greedy episodes in the last evaluation, after two seconds."
-    head = ["", "value", "unit", "what it is"]
+    head = ["number", "value", "unit", "what it is"]
     return page.section("The gait in numbers", page.table(head, rows), text=text)
 
 
@@ -79,7 +79,13 @@ def robustness(rows: list[dict[str, Any]]) -> Part:
             [title, row["strength"], 100.0 * row["survived"], row.get("error"), row.get("yaw")]
             for row in some[1:]
         ]
-    head = ["", "strength", "stays up, %", "off the command, m/s", "off the yaw rate, rad/s"]
+    head = [
+        "what differs",
+        "strength",
+        "stays up, %",
+        "off the command, m/s",
+        "off the yaw rate, rad/s",
+    ]
     text = (
         "Greedy episodes of ten seconds in worlds that differ from the model in one way, and in "
         f"nothing else; undisturbed, {100.0 * usual['survived']:.0f} % stay up."
