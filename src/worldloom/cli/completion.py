@@ -126,7 +126,7 @@ def _options(before: list[str], where: str) -> Iterator[str]:
         maker = str(suite.worlds[world].make).partition(":")[0]
         own = _parameters(maker) if rules is None else _dataclass(rules)
         if rules is None and suite.shaping:
-            own = {**own, **_keywords(*suite.shaping.split(":"))}
+            own = [*own, *_keywords(*suite.shaping.split(":"))]
         yield from (f"world.{option}" for option in own)
         algo = algo or suite.defaults(world, None)["algo"]
     if algo in algos.names():
@@ -194,8 +194,8 @@ def _fields(module: str, name: str, positional: bool = False) -> Iterator[str]:
             yield node.target.id
 
 
-def _keywords(module: str, function: str) -> dict[str, None]:
-    return dict.fromkeys(a.arg for a in _defined(module, ast.FunctionDef)[function].args.kwonlyargs)
+def _keywords(module: str, function: str) -> list[str]:
+    return [a.arg for a in _defined(module, ast.FunctionDef)[function].args.kwonlyargs]
 
 
 def _parameters(module: str) -> dict[str, None]:
