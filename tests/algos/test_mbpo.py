@@ -262,6 +262,7 @@ def test_an_end_is_known_by_the_limit_that_was_crossed():
     assert (end_features(obs, after) @ never["kernel"] + never["bias"]).max() < -1e20
 
 
+@pytest.mark.slow
 def test_the_best_action_depends_on_what_is_seen():
     agent, data = small(), aim()
     learner, metrics = learn(agent, data, 2000)
@@ -324,6 +325,7 @@ def test_a_model_with_a_past_knows_what_is_hidden_from_one_without():
     assert errors[(1.0,)] < 0.2 * errors[()]
 
 
+@pytest.mark.slow
 def test_the_iterate_that_is_kept_earned_most_in_the_models_held_out():
     """At a rate at which the policy jumps about, the last iterate is hardly ever the best."""
     agent, data = small(model_updates=300, policy="linear", hyper=MBPOHyper(actor_rate=0.5)), aim()

@@ -402,7 +402,7 @@ def test_constants_and_control_loops_stand_beside_what_learns(monkeypatch):
     env = suites.make("dmsd", horizon=3)
     obs, ends = np.zeros((4, 6)), np.arange(4) == 3
     data = from_columns(obs, np.full((4, 2), 0.5), obs[:, 0], obs, ends & False, ends)
-    monkeypatch.setattr(plant_scores, "GRID", 2)
+    monkeypatch.setattr(plant_scores, "GRID", 3)
     scorer = plant_scores.Scorer(env, 2)
     found = plant_scores.references(data, scorer)
     logged = ["logged mean action", "logged median action"]

@@ -205,6 +205,7 @@ def test_a_batch_gets_what_every_row_would_get_alone(name):
                 np.testing.assert_allclose(mine, other, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_barrier_is_out_of_reach_only_where_no_action_keeps_it():
     c = MADE["many_rows"]
     proposed, state = cases(c, 5000, seed=9)

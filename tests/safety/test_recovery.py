@@ -96,6 +96,7 @@ def test_whoever_runs_out_of_time_goes_through_the_same_stages():
     np.testing.assert_allclose(actions, oracle(STAGES, [-0.5, 0.0], [0.4, -0.4], 9), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_of_plants_is_in_different_stages():
     made = many_rows(recovery=STAGES)
     memory = jax.vmap(initial_memory, (None, 0))(made, jnp.linspace(-0.4, 0.4, 20).reshape(10, 2))

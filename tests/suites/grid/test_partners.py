@@ -31,6 +31,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_run_plays_beside_every_other_and_random_ones(runs):
     loaded = [worldloom.load(runs / name) for name in "abc"]
     found = cross_play(loaded, episodes=8, seed=3)

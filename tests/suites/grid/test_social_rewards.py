@@ -93,6 +93,7 @@ def test_inequity_is_of_smoothed_rewards():
     np.testing.assert_allclose(rows[:, 2], [-e for e in envy], atol=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=4))
 def test_the_order_of_turns_does_not_matter_where_acts_do_not_meet(actions):
