@@ -17,7 +17,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 # Peers of the benchmarks, in environments of their own: benchmarks/peers*.txt.
-PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax .venv-peers-serving
+PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax .venv-peers-serving .venv-peers-arcengine
+# arcengine needs Python 3.12 or newer, which may not be the PYTHON of the others.
+PYTHON_ARCENGINE ?= python3.12
 # The PyTorch that pyproject.toml pins. On Linux by the label of builds without CUDA, which are a
 # tenth of the download: where there is none, pip says so at once and fetches nothing.
 TORCH := $(shell sed -n 's/^torch = \["\(torch==[^"]*\)"\].*/\1/p' pyproject.toml)
@@ -100,7 +102,7 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@touch $@
 
 .venv-peers%/.stamp: benchmarks/peers%.txt
-	$(PYTHON) -m venv $(@D)
+	$(if $(findstring arcengine,$@),$(PYTHON_ARCENGINE),$(PYTHON)) -m venv $(@D)
 	@# PyTorch first: d3rlpy asks for any, and pip would fetch the build with CUDA.
 	$(if $(findstring torch,$@),$(@D)/bin/python -m pip install --quiet '$(TORCH)')
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<

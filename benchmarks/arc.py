@@ -1,4 +1,4 @@
-"""`worldloom bench arc`: speed against JaxARC and ARCLE, what it costs, and learning."""
+"""`worldloom bench arc`: speed against JaxARC, ARCLE and arcengine, its cost, and learning."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import players
+from benchmarks.arc_games import games
 from benchmarks.arc_parts import ablation, compile_seconds, recompilations
 from benchmarks.figures import MEANING
 from benchmarks.pages.results import write_bench
@@ -24,7 +25,7 @@ from worldloom.training.console import table
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["arc"]
-SECTIONS = ("speed", "curve", "parts", "learning")
+SECTIONS = ("speed", "curve", "parts", "games", "learning")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Sizes:
     curve: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16_384)
     curve_steps: int = 200_000  # of all worlds together, in a block
     parts_batch: int = 256
+    game_steps: int = 200  # of each game
+    arcengine_steps: int = 4096  # of all games together
 
 
 QUICK = Sizes(
@@ -54,6 +57,8 @@ QUICK = Sizes(
     curve=(1, 8),
     curve_steps=16,
     parts_batch=4,
+    game_steps=4,
+    arcengine_steps=16,
 )
 
 # name -> (task set, side of the canvas): 5x5, what fits 10x10, and everything
@@ -71,7 +76,7 @@ class BenchArc:
     out: Path | None = None
     """Where to write; benchmarks/results/arc.json, or arc-partial / arc-quick beside it."""
     only: tuple[str, ...] = ()
-    """Sections to run (speed, curve, parts, learning); all if none is named."""
+    """Sections to run (speed, curve, parts, games, learning); all if none is named."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -121,6 +126,7 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         "speed": speed,
         "curve": curve,
         "parts": parts,
+        "games": games,
         "learning": learning,
     }
     for name in sections:

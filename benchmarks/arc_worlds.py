@@ -75,7 +75,7 @@ def spread_play(env: Any, batch: int, steps: int, action: str) -> tuple[Any, Any
     import jax
     from jax.sharding import PartitionSpec
 
-    from worldloom.core.mesh import BATCH_AXIS, device_mesh
+    from worldloom.core.mesh import BATCH_AXIS
     from worldloom.core.transforms import autoreset_batch
 
     devices = math.gcd(jax.device_count(), batch)
@@ -88,23 +88,33 @@ def spread_play(env: Any, batch: int, steps: int, action: str) -> tuple[Any, Any
         states, seen = random_play(env, states, config, keys[0], steps, action)
         return states, jax.tree.map(lambda x: x[None], seen)
 
-    if devices == 1:
-        return jax.jit(start), jax.jit(play), 1
     part, all_ = PartitionSpec(BATCH_AXIS), PartitionSpec()
+    return (
+        over_devices(start, devices, part, all_),
+        over_devices(play, devices, part, part, all_),
+        devices,
+    )
 
-    def spread(function, *in_specs):
-        # check_vma: loops over chosen worlds differ in length between devices.
-        return jax.jit(
-            jax.shard_map(
-                function,
-                mesh=device_mesh(devices),
-                in_specs=in_specs,
-                out_specs=part,
-                check_vma=False,
-            )
+
+def over_devices(function: Any, devices: int, *in_specs: Any) -> Any:
+    """A function of a part of the worlds, compiled for all of them on so many devices."""
+    import jax
+    from jax.sharding import PartitionSpec
+
+    from worldloom.core.mesh import BATCH_AXIS, device_mesh
+
+    if devices == 1:
+        return jax.jit(function)
+    # check_vma: loops over chosen worlds differ in length between devices.
+    return jax.jit(
+        jax.shard_map(
+            function,
+            mesh=device_mesh(devices),
+            in_specs=in_specs,
+            out_specs=PartitionSpec(BATCH_AXIS),
+            check_vma=False,
         )
-
-    return spread(start, part, all_), spread(play, part, part, all_), devices
+    )
 
 
 def ours(setup: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:

@@ -1,19 +1,14 @@
 """`worldloom bench faults`: kills, damage, fuzzing and load, and how much of it went wrong."""
 
-import shlex
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.record import Record
-from worldloom.core.names import suggest
+from benchmarks.record import Section, run_sections
 from worldloom.training.arguments import parse
-from worldloom.training.console import print_json, table
 
 RATIOS = {
     "kill_chains_exact": "killed and resumed trainings that end as undisturbed ones, to the bit",
@@ -122,7 +117,7 @@ def safety(sizes: Sizes, seed: int, result: dict[str, Any], folder: Path) -> Non
         result["ratios"][name] = found[name]
 
 
-SECTIONS: dict[str, Callable[[Sizes, int, dict[str, Any], Path], None]] = {
+SECTIONS: dict[str, Section] = {
     "runs": runs,
     "damage": damage,
     "formats": formats,
@@ -135,29 +130,6 @@ def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom bench faults`; 0, or 1 if a section failed."""
     about = "Kill, damage, fuzz and overload, and count what goes wrong; an hour and a half."
     args = parse(BenchFaults, argv, "worldloom bench faults", about)
-    for name in args.only:
-        if name not in SECTIONS:
-            raise ValueError(f"there is no section {name!r}; {suggest(name, SECTIONS)}")
-    variant = "-quick" if args.quick else "-partial" if args.only else ""
-    out = args.out or Path("benchmarks/results") / f"faults{variant}.json"
-    line = shlex.join(["worldloom", "bench", "faults", *argv])
-    header = {"kind": "bench", "suite": "faults", "command": line, "quick": args.quick}
-    record = Record(out, **header, ratios=dict.fromkeys(RATIOS), raw={})
     sizes = QUICK if args.quick else Sizes()
-    for name in args.only or SECTIONS:
-        with tempfile.TemporaryDirectory(prefix="worldloom-faults-") as folder:
-            work = partial(SECTIONS[name], sizes, args.seed, record.result, Path(folder))
-            record.section(name, work)
-    code = record.finish()
-    if args.json:
-        print_json(record.result)
-        return code
-    rows = [
-        [name, "-" if value is None else f"{value:g}", RATIOS[name]]
-        for name, value in record.result["ratios"].items()
-    ]
-    table("faults: how many went wrong", ["figure", "counted", "what it is"], rows)
-    for section, error in record.result["errors"].items():
-        print(f"- {section} failed: {error}")
-    print(f"written to {out}")
-    return code
+    title = "faults: how many went wrong"
+    return run_sections("faults", args, argv, SECTIONS, RATIOS, sizes, title)

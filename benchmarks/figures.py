@@ -26,6 +26,7 @@ MEANING = {
         "steps_vs_arcle_batched": "steps/s, our 1,024 worlds / ARCLE's best",
         "steps_vs_arcle_single": "steps/s, one world of ours in a scan / one of ARCLE's",
         "point_mix_vs_box_mix": "our steps/s with single cells and flood fills / with boxes",
+        "games_vs_arcengine": "frames/s of 1,024 games, ours / arcengine's best, least of 3",
         "demo_tasks_solved_share": "of 20 Mini-ARC tasks, those whose demonstrations PPO solves",
     },
     "robot": {

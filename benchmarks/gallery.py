@@ -1,8 +1,9 @@
-"""docs/gallery.md: every world that comes with the library, from the registry.
+"""docs/gallery.md and docs/gallery/: every world that comes with the library, from the registry.
 
-python -m benchmarks.gallery             the page
-python -m benchmarks.gallery --draw      its pictures and that of the safety filter, too (minutes)
-python -m benchmarks.gallery --measure   its scores (ten minutes); of some worlds, if it names them
+python -m benchmarks.gallery             the pages
+python -m benchmarks.gallery --draw      their pictures and that of the safety filter, too (minutes)
+python -m benchmarks.gallery --measure   their scores, and films of gridworlds (half an hour); of
+                                         some, if it names them: WORLD or WORLD:ALGORITHM
 """
 
 import json
@@ -18,34 +19,52 @@ from benchmarks import gallery_scores
 from worldloom import suites
 from worldloom.core.protocols import PureEnv
 from worldloom.core.spaces import Dict, Discrete
+from worldloom.suites.arc.suite import GAMES
 
+IMAGES = Path("docs/images")
 # Worlds that other pages have a film or a drawing of.
-PICTURES = {"treasurehunt": "treasurehunt.gif", "arc": "arc-task.svg", "biped": "biped.gif"}
+PICTURES = {"treasurehunt": "treasurehunt.gif", "arc": "arc-episode.svg", "biped": "biped.gif"}
 TURNS = 25  # of random play before a gridworld's picture is taken
 PAGES = {"grid": "grid.md", "arc": "arc.md", "robot": "robot.md", "plant": "plant.md"}
+SIGN = "<!-- Written by `python -m benchmarks.gallery` from the registry of worlds. -->"
 
 
-# The page ----------------------------------------------------------------------------------------
+# The pages ---------------------------------------------------------------------------------------
 
 
-def page(scripted: Mapping[str, str], baselines: Mapping[str, Any]) -> str:
-    """The gallery in Markdown; what has been measured by world: lines, and rows of scores."""
+def pages(scripted: Mapping[str, str], baselines: Mapping[str, Any], root: Path) -> dict[str, str]:
+    """Markdown by its path in docs/: all worlds at a glance, and one page for each of them.
+
+    scripted: lines that have been measured by world; baselines: scores by world.
+    """
+    worlds = {suite: tuple(suites.suite(suite).worlds) for suite in PAGES}
     parts = [
         "# Gallery",
-        "<!-- Written by `python -m benchmarks.gallery` from the registry of worlds. -->",
-        "Every world that comes with the library. `worldloom.make(NAME, **options)` makes one, "
+        SIGN,
+        "Every world that comes with the library, each with a page: film, spaces, options, scores. "
+        "The score here is that of the better of two short trainings. "
+        "`worldloom.make(NAME, **options)` makes one, "
         "`worldloom train NAME --world.OPTION VALUE` trains in it.",
-        f"{gallery_scores.NOTE} `{gallery_scores.COMMAND}` measures them again.",
     ]
+    written = {}
     for suite, about in PAGES.items():
-        parts.append(f"## {suite.capitalize()}\n\n[About the suite]({about}).")
-        for name in suites.suite(suite).worlds:
-            parts.append(entry(suite, name, scripted.get(name, ""), baselines.get(name)))
-    return "\n\n".join(parts) + "\n"
+        cards = []
+        for name in worlds[suite]:
+            picture, page = small_picture(suite, name, root), f"gallery/{name}.md"
+            lines = [f"- [![{name}](images/{picture})]({page})", f"[**{name}**]({page})"]
+            lines += [suites.names(suite)[name]]
+            lines += [gallery_scores.headline(baselines[name])] if name in baselines else []
+            cards.append("\n\n    ".join(lines))
+            written[f"gallery/{name}.md"] = entry(
+                suite, name, scripted.get(name, ""), baselines.get(name), root
+            )
+        parts += [f"## {suite.capitalize()}", f"[About the suite]({about})."]
+        parts += ['<div class="cards" markdown>', *cards, "</div>"]
+    return {"gallery.md": "\n\n".join(parts) + "\n"} | written
 
 
-def entry(suite: str, name: str, score: str, baseline: Mapping[str, Any] | None) -> str:
-    """One world: picture, description, spaces, options, and scores if there are any."""
+def entry(suite: str, name: str, score: str, baseline: Mapping[str, Any] | None, root: Path) -> str:
+    """The page of a world: picture, description, spaces, options, and scores if there are any."""
     env, text = suites.make(name), suites.names(suite)[name]
     seen, done = space_text(env.spec.observation), space_text(env.spec.action)
     if suite == "plant":
@@ -58,16 +77,33 @@ def entry(suite: str, name: str, score: str, baseline: Mapping[str, Any] | None)
         "options": options_text(suite, name, env),
     }
     rows |= {"scripted controllers": score} if score else {}
-    picture = f"![{name}](images/{picture_name(suite, name)}){{ width=360 }}"
     facts = [f"- **{key}**: {value}" for key, value in rows.items()]
-    sentence = text[0].upper() + text[1:] + "."
-    missing = f"Not measured yet: `python -m benchmarks.gallery --measure {name}`."
-    scores = ["", gallery_scores.table(name, baseline) if baseline else missing]
-    return "\n".join([f"### {name}\n", sentence, "", picture, "", *facts, *scores])
+    missing = f"Not measured yet: `{gallery_scores.COMMAND} {name}`."
+    parts = [
+        f"# {name}",
+        SIGN,
+        text[0].upper() + text[1:] + f". A world of the [{suite} suite](../{PAGES[suite]}).",
+        f"![{name}](../images/{picture_name(suite, name, root)}){{ width=480 }}",
+        f"```console\n$ worldloom train {name}\n```",
+        "\n".join(facts),
+        "## Scores",
+        gallery_scores.table(name, baseline) if baseline else missing,
+        f"{gallery_scores.NOTE} `{gallery_scores.COMMAND} {name}` measures them again.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def picture_name(suite: str, name: str) -> str:
-    return PICTURES.get(name, f"worlds/{name}.{'png' if suite == 'grid' else 'svg'}")
+def picture_name(suite: str, name: str, root: Path = Path(".")) -> str:
+    """A film of a gridworld where one was made; else its picture."""
+    if name not in PICTURES and (root / IMAGES / f"worlds/{name}.gif").is_file():
+        return f"worlds/{name}.gif"
+    return small_picture(suite, name, root)
+
+
+def small_picture(suite: str, name: str, root: Path = Path(".")) -> str:
+    """A picture that keeps still, where there is one."""
+    still = f"worlds/{name}.{'svg' if suite == 'plant' else 'png'}"
+    return still if (root / IMAGES / still).is_file() else PICTURES.get(name, still)
 
 
 def space_text(space: Any) -> str:
@@ -93,7 +129,7 @@ def options_text(suite: str, name: str, env: PureEnv) -> str:
         numbers = [*vars(env.base.params.physics), *(limit.name for limit in env.base.plant.limits)]
         named = "`disturbance=1.0`, `drift=0.0`, `horizon`, and its numbers and limits: "
         return named + ", ".join(f"`{n}`" for n in dict.fromkeys(numbers))
-    rules = suites.suite(suite).rules
+    rules = suites.suite(suite).rules_of(name)
     if rules:
         known = {field.name: field.default for field in fields(rules)}
     else:
@@ -138,6 +174,14 @@ def grid_picture(env: PureEnv, path: Path) -> None:
         states.append(base_state(state))
     stacked = jax.tree.map(lambda *x: jax.numpy.stack(x), *states)
     frames(env.base, stacked, caption=False)[-1].save(path, optimize=True)
+
+
+def game_picture(env: PureEnv, path: Path) -> None:
+    """The first frame of a game."""
+    import numpy as np
+    from PIL import Image
+
+    Image.fromarray(np.asarray(env.render())).save(path, optimize=True)
 
 
 def plant_picture(name: str, env: PureEnv) -> str:
@@ -197,6 +241,31 @@ def still(chart: Mapping[str, Any], width: int, height: int) -> str:
     return svg.chart(parts, width, height, chart["title"])
 
 
+def arc_picture() -> str:
+    """A task solved in five operations, as they would be done by hand: copy, and mirror it."""
+    import numpy as np
+
+    from worldloom.suites.arc.command import find_task
+    from worldloom.suites.arc.draw import Shot, episode_picture
+    from worldloom.suites.arc.environment import NAMES
+
+    pair = find_task("mirror-beside", "examples", None).tests[0]
+    start, target = (np.asarray(grid) for grid in (pair.input, pair.output))
+    height, width = start.shape
+    wide = np.hstack([start, np.zeros_like(start)])
+    everywhere = np.argwhere(np.ones_like(start, bool))
+    steps = [
+        (start, "copy", everywhere),
+        (start, "resize", [[height - 1, 2 * width - 1]]),
+        (wide, "paste", [[0, width]]),
+        (np.hstack([start, start]), "flip columns", everywhere + np.array([0, width])),
+        (target, "submit", None),
+    ]
+    shots = [Shot(grid, NAMES["edit"].index(name), where) for grid, name, where in steps]
+    picture = episode_picture([*shots, Shot(target)], target=target, solved=True, width=480)
+    return picture.svg("episode")
+
+
 def filter_picture() -> str:
     """A reactor under a policy cloned from a mediocre controller, bare and behind its filter."""
     import numpy as np
@@ -234,13 +303,14 @@ def draw(images: Path) -> None:
     (images / "worlds").mkdir(parents=True, exist_ok=True)
     for suite in PAGES:
         for name in suites.suite(suite).worlds:
-            if name in PICTURES:
-                continue
-            path = images / picture_name(suite, name)
             if suite == "grid":
-                grid_picture(suites.make(name), path)
-            else:
-                write_text(path, plant_picture(name, suites.make(name)))
+                grid_picture(suites.make(name), images / f"worlds/{name}.png")
+            elif name in GAMES:
+                game_picture(suites.make(name), images / f"worlds/{name}.png")
+            elif suite == "plant":
+                picture = plant_picture(name, suites.make(name))
+                write_text(images / f"worlds/{name}.svg", picture)
+    write_text(images / "arc-episode.svg", arc_picture())
     write_text(images / "plant-filter.svg", filter_picture())
 
 
@@ -249,18 +319,21 @@ def main(argv: list[str], root: Path = Path(".")) -> int:
 
     if "--measure" in argv:
         names = [word for word in argv if not word.startswith("-")]
-        return gallery_scores.measure(root / gallery_scores.RESULT, names)
+        films = root / IMAGES / "worlds"
+        return gallery_scores.measure(root / gallery_scores.RESULT, names, films)
     if "--draw" in argv:
-        draw(root / "docs/images")
-    write_text(root / "docs/gallery.md", written(root))
+        draw(root / IMAGES)
+    for path, text in written(root).items():
+        (root / "docs" / path).parent.mkdir(exist_ok=True)
+        write_text(root / "docs" / path, text)
     return 0
 
 
-def written(root: Path) -> str:
-    """The page as the results of a checkout have it."""
+def written(root: Path) -> dict[str, str]:
+    """The pages as the results of a checkout have them."""
     plants = json.loads((root / "benchmarks/results/plant.json").read_text())
     scores = json.loads((root / gallery_scores.RESULT).read_text())
-    return page(measured_scores(plants), scores["raw"])
+    return pages(measured_scores(plants), scores["raw"], root)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from benchmarks.matmul import ShareSizes, train_step_share
 from benchmarks.modes_timing import quick as quick_sizes
 from benchmarks.modes_work import changed
 from benchmarks.pages.results import write_bench
-from benchmarks.processes import in_fresh_process, own_cache
+from benchmarks.processes import in_fresh_process, own_cache, peak_memory_mb
 from benchmarks.record import Record
 from benchmarks.score import (
     Criterion,
@@ -39,7 +39,6 @@ from worldloom.suites.grid.suite import SUITE, original
 from worldloom.training.arguments import parse
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.console import table
-from worldloom.training.machine import peak_memory_mb
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["grid"]

@@ -5,10 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import in_fresh_process
+from benchmarks.processes import in_fresh_process, peak_memory_mb
 from worldloom.suites.grid.suite import SUITE
 from worldloom.training.config import TrainConfig, make_config
-from worldloom.training.machine import peak_memory_mb
 
 MEANING = (
     "growth of the resident size of a fresh process from after its imports to after two training "

@@ -91,7 +91,7 @@ class Sizes:
     oracle_plants: tuple[str, ...] = PLANTS
     oracle_references: int = 512  # episodes of random actions and of loops
     oracle_episodes: int = 16
-    oracle_change: Mapping[str, Any] = field(default_factory=dict)  # of `mpc.Shooting`
+    oracle_change: Mapping[str, Any] = field(default_factory=dict)  # of `plant_mpc.Shooting`
     # Safety
     cases: int = 1_000_000
     filter_batch: int = 1024

@@ -8,14 +8,23 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import plant_mpc
 from worldloom import suites
+from worldloom.core import draws
 from worldloom.core.files import read_json, write_json
-from worldloom.suites.plant import mpc, references
+from worldloom.core.protocols import PureEnv
+from worldloom.core.types import Array, Key
+from worldloom.suites.plant import references
+from worldloom.suites.plant.controllers import Tuning, loops_of
+from worldloom.suites.plant.plant import play_episodes
 
 SEED = 11
 
@@ -38,11 +47,11 @@ def measure(
     for plant in plants:
         env, start = suites.make(plant), time.perf_counter()
         found = {
-            name: _figures(references.controller_returns(env, name, episodes, SEED))
+            name: _figures(controller_returns(env, name, episodes, SEED))
             for name in references.CONTROLLERS
         }
-        settings = dataclasses.replace(mpc.settings_of(plant), **(change or {}))
-        planned = mpc.oracle_returns(env, oracle_episodes, SEED, settings)
+        settings = dataclasses.replace(plant_mpc.settings_of(plant), **(change or {}))
+        planned = plant_mpc.oracle_returns(env, oracle_episodes, SEED, settings)
         found["oracle"] = _figures(planned)
         about = {"settings": references.fingerprint(env.base), "oracle_settings": vars(settings)}
         rows[plant] = found | about | {"seconds": round(time.perf_counter() - start, 1)}
@@ -66,6 +75,32 @@ def section(sizes: Any, record: Any) -> None:
     )
     shares = [tuned_share(row) for row in rows.values()]
     record.result["ratios"]["pid_oracle_share"] = float(np.mean(shares))
+
+
+def controller_returns(env: PureEnv, name: str, episodes: int, seed: int = 0) -> np.ndarray:
+    """Returns (episodes,), undiscounted, under one of `references.CONTROLLERS`."""
+    play = jax.jit(partial(_returns, env, references.CONTROLLERS[name], episodes))
+    return np.asarray(play(jax.random.key(seed)), np.float64)
+
+
+def _returns(env: PureEnv, tuning: Tuning, episodes: int, key: Key) -> Array:
+    loops = loops_of(env.base)
+
+    def init(_: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (episodes, *x.shape)), loops.init())
+
+    def choose(obs: Array, memory: Any, key: Key) -> tuple[Any, Any]:
+        act = jax.vmap(partial(loops.act, tuning))
+        action, _, memory = act(draws.split(key, episodes), memory, obs)
+        return (action,), memory
+
+    def record(obs: Array, alive: Array, chosen: Any, after: Any) -> Array:
+        return jnp.where(alive, after.reward, 0.0)
+
+    keys = draws.split(key)
+    params = env.default_params()
+    reward = play_episodes(env, params, (keys[0], keys[1]), episodes, init, choose, record)
+    return reward.sum(0)
 
 
 def _figures(returns: np.ndarray) -> dict[str, float]:

@@ -89,7 +89,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 ESTIMATE = "half an hour on two quiet cores, by an estimate"
 GRID = 11  # levels of each actuator among which the best constant action is looked for,
-ROUNDS = 3  # around the best of which it is looked for again: a dose of insulin is small
+ROUNDS = 5  # around the best of which it is looked for again: a dose of insulin is small
 HELD_OUT_KEY = 7_000_005  # of the models that choose among algorithms; no policy learns in them
 HELD_OUT_STARTS = 96  # logged episodes that they play again
 COOLING = 0.1  # of all learning rates, in the last part of a run: the last policy is what counts

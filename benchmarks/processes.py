@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -85,3 +86,9 @@ def in_fresh_process(
 
 if __name__ == "__main__":
     print(json.dumps(plain(resolve(sys.argv[1])(json.load(sys.stdin)))))
+
+
+def peak_memory_mb() -> float:
+    """The largest resident size this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,16 +1,21 @@
 """A measurement on its way to a file: saved after every section, whatever happens to the others."""
 
 import os
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from worldloom.core.files import write_json
+from worldloom.core.names import suggest
+from worldloom.training.console import print_json, table
 from worldloom.training.machine import machine, versions
 
 
@@ -98,3 +103,47 @@ class Record:
         self.result["complete"] = not self.result["errors"]
         self.save()
         return 0 if self.result["complete"] else 1
+
+
+# section(sizes, seed, result, folder): measures, and writes into the result.
+Section = Callable[[Any, int, dict[str, Any], Path], None]
+
+
+def run_sections(
+    suite: str,
+    args: Any,
+    argv: Sequence[str],
+    sections: Mapping[str, Section],
+    ratios: Mapping[str, str],
+    sizes: Any,
+    title: str,
+) -> int:
+    """Runs the sections that a command line asks for, each in a folder of its own; the exit code.
+
+    args: with out, only, seed, json and quick. ratios: what each figure is.
+    """
+    for name in args.only:
+        if name not in sections:
+            raise ValueError(f"there is no section {name!r}; {suggest(name, sections)}")
+    variant = "-quick" if args.quick else "-partial" if args.only else ""
+    out = args.out or Path("benchmarks/results") / f"{suite}{variant}.json"
+    line = shlex.join(["worldloom", "bench", suite, *argv])
+    header = {"kind": "bench", "suite": suite, "command": line, "quick": args.quick}
+    record = Record(out, **header, ratios=dict.fromkeys(ratios), raw={})
+    for name in args.only or sections:
+        with tempfile.TemporaryDirectory(prefix=f"worldloom-{suite}-") as folder:
+            work = partial(sections[name], sizes, args.seed, record.result, Path(folder))
+            record.section(name, work)
+    code = record.finish()
+    if args.json:
+        print_json(record.result)
+        return code
+    rows = [
+        [name, "-" if value is None else f"{value:.4g}", ratios[name]]
+        for name, value in record.result["ratios"].items()
+    ]
+    table(title, ["figure", "counted", "what it is"], rows)
+    for section, error in record.result["errors"].items():
+        print(f"- {section} failed: {error}")
+    print(f"written to {out}")
+    return code

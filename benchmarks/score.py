@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
+from benchmarks.processes import peak_memory_mb
 from worldloom.suites.grid.problem import make_problem, new_trainer
 from worldloom.suites.grid.suite import SUITE
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.driver import EVALUATION_KEY
-from worldloom.training.machine import peak_memory_mb
 from worldloom.training.suite import Evaluator
 
 

@@ -50,7 +50,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
-MOST_MEMORY_MB = 1200
+MOST_MEMORY_MB = 1500
 # Where programs run longer than they compile, they are compiled better.
 OPTIMISED = (
     "tests/adapters/test_sorrel_loop",
@@ -76,6 +76,7 @@ WHOLE_RUNS = (
     "tests/plans",
     "tests/suites/arc/test_arc_training",
     "tests/suites/grid/test_grid_learning",
+    "tests/suites/grid/test_partners",
     "tests/suites/plant/test_own_plant",
     "tests/suites/plant/test_plant_online",
     "tests/suites/plant/test_plant_training",

@@ -1,22 +1,26 @@
 """`make newcomer`: the way of somebody who has just cloned the project, and does what it says.
 
-From a clean clone in a temporary folder, in an environment of its own: the README's commands in
-order, every command that the documentation prints, then, as the tests of the clone, the code of
-all pages, the examples, the notebooks, and what commands suggest to do next. Commands train for
-one iteration, or as many steps as a newcomer would not wait for. Ends with a table; exit code 1 if
-anything failed.
+From a clean clone in a temporary folder, in an environment of its own: `make demo` by the clock
+and the time that the command takes to answer, the README's commands in order, every command that
+the documentation prints, then, as the tests of the clone, the code of all pages, the examples, the
+notebooks, and what commands suggest to do next. Commands train for one iteration, or as many steps
+as a newcomer would not wait for. Ends with a table; exit code 1 if anything failed.
 
-python tests/newcomer.py [--python PYTHON] [PART ...]
+python tests/newcomer.py [--python PYTHON] [--home HOME] [PART ...]
 
-PYTHON has everything installed already (its packages are used with the code of the clone); PARTs
-are pages such as README.md and docs/arc.md, and `tests`; all of them by default.
+PYTHON has everything installed already (its packages are used with the code of the clone). HOME is
+a folder that keeps clone and environment, so that the parts can be done one after another; in a
+later call the clone takes up what was committed since. PARTs are `demo`, pages such as
+README.md and docs/arc.md, and `tests`; all of them by default.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,26 +33,31 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("tests/test_docs.py", "tests/test_examples.py", "tests/test_notebooks.py",
-         "tests/cli/test_next_steps.py")  # fmt: skip
+         "tests/cli/test_next_steps.py", "tests/suites/plant/test_plant_from_logs.py")  # fmt: skip
 PROMPT = re.compile(r"^ *\$ (.+?)(?:  +#.*)?$", re.MULTILINE)
 INLINE = re.compile(r"`(worldloom [^`]+)`")
 PATIENCE = 1800  # seconds for a command
 LARGEST_PAGE = 2_000_000  # bytes
+FIRST_PICTURE = 180  # seconds from `make demo` on a machine that has nothing yet
+ANSWER = 0.5  # seconds that the command takes to say what it can, and Python to import the library
 # Commands that are not run here, and why.
 NOT_RUN = {
     r"pip install .*\[cuda\]": "needs an accelerator",
-    r"pip install 'worldloom\[": "the project is on no index; its extras are installed from here",
     r"worldloom bench": "a measurement of hours, in an environment of its peers",
     r"--human": "is played by a person at a terminal",
-    r"--coordinator": "is one of several machines",
+    r"--coordinator|--launch slurm": "is one of several machines",
+    r"sweep --resume": "goes on with a population that was stopped; its tests do it",
     r"tensorboard --logdir": "a page of another project",
     r"--host 0\.0\.0\.0|/var/log": "is for a server that others reach; the tests of serving do it",
+    r"rig-iql|rig\.yaml|^curl": "a tutorial about a log, which its own test follows to the end",
+    r"runs/OLD|ben\.pem": "needs a former bundle and a second person; the tests of serving do it",
     r"worldloom audit": "needs what a service has logged; the tests of serving do it",
-    r"log\.csv|LOG\.csv|data check FILE|data describe FILE": "is about a file of the reader's",
+    r"log\.csv|LOG\.csv|DMSD-high|data (check|describe) FILE": "is about a file of the reader's",
     r"python -m oracles": "a longer version of what the tests check",
-    r"--config run\.yaml|my_world\.py|pond\.yaml": "is about a file of the reader's",
+    r"--config run\.yaml|my_world\.py|pond\.yaml|io\.yaml": "is about a file of the reader's",
 }
 PLANTS = ("reactor", "water", "hvac", "dmsd")
+_RUN = r"RUN|runs/(RUN|ONE|OTHER)"
 # Of every training and sweep; an iteration has as many steps as it must.
 FEW = {"--steps": "1", "--eval-episodes": "2"}
 
@@ -97,10 +106,19 @@ def small(words: list[str], folder: Path) -> list[str]:
     return [*out, *(word for pair in given.items() for word in pair)]
 
 
+def plant_runs(folder: Path) -> list[Path]:
+    """Runs of plants in a folder, the oldest first."""
+    runs = sorted((p.parent for p in folder.glob("runs/*/config.json")), key=os.path.getmtime)
+    return [run for run in runs if run.name.startswith(PLANTS)]
+
+
 def resolved(words: list[str], folder: Path) -> list[str]:
     """A command with runs of this folder in the place of RUN, ONE, OTHER and BUNDLE."""
     runs = sorted((p.parent for p in folder.glob("runs/*/config.json")), key=os.path.getmtime)
-    plants = [run for run in runs if run.name.startswith(PLANTS)]
+    plants = plant_runs(folder)
+    if words[1] == "select":  # which takes no run twice
+        named = iter(str(run.relative_to(folder)) for run in plants)
+        return [next(named, word) if re.fullmatch(_RUN, word) else word for word in words]
     shipped = plants if words[1] in ("export", "serve") else []
     chosen = (shipped or runs or [folder / "runs" / "RUN"])[0].relative_to(folder)
     of_arc = [run for run in runs if run.name.startswith("arc")]
@@ -116,12 +134,15 @@ class Newcomer:
 
     def __init__(self, home: Path, python: str | None):
         self.clone, self.rows = home / "worldloom", []
-        git = ["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(self.clone)]
+        clone = ["clone", "--no-hardlinks", str(ROOT), str(self.clone)]
+        again = ["-C", str(self.clone), "pull", "--ff-only", "--no-rebase"]
+        git = ["git", *(again if self.clone.is_dir() else clone), "--quiet"]
         subprocess.run(git, check=True)
         self._own = python is None
         if python is None:
             venv = self.clone / ".venv"
-            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            if not venv.is_dir():
+                subprocess.run([sys.executable, "-m", "venv", venv], check=True)
             self.bin = venv / "bin"
         else:
             self.bin = Path(python).absolute().parent
@@ -132,15 +153,42 @@ class Newcomer:
         if not self._own:
             self.env["PYTHONPATH"] = str(self.clone / "src")
 
+    def time_demo(self) -> None:
+        """`make demo` whole, in a clone without an environment or a compiled program."""
+        clone = self.clone.with_name("demo")
+        shutil.rmtree(clone, ignore_errors=True)
+        subprocess.run(["git", "clone", "--quiet", self.clone, clone], check=True)
+        env = self.env | {"PATH": os.environ["PATH"], "WORLDLOOM_CACHE": str(clone / "cache")}
+        env.pop("PYTHONPATH", None)
+        start = time.monotonic()
+        code, said = self._run(["make", "demo", f"PYTHON={sys.executable}"], clone, env)
+        seconds = time.monotonic() - start
+        late = f"failed: no page after {FIRST_PICTURE} s" if seconds > FIRST_PICTURE else "ok"
+        pages = list(clone.glob("runs/*/report.html"))
+        wrong = f"failed ({code}): {_last(said)}" if code or not pages else late
+        self.tell(Row("demo", "make demo, to the report with its film", wrong, seconds))
+        bin = clone / ".venv/bin"
+        for words in ([bin / "worldloom", "--help"], [bin / "python", "-c", "import worldloom"]):
+            taken = []
+            for _ in range(5):  # the fastest: what else a machine does is not asked
+                start = time.monotonic()
+                code, said = self._run(list(map(str, words)), clone, env)
+                taken.append(time.monotonic() - start)
+            slow = f"failed: more than {ANSWER} s" if min(taken) > ANSWER else "ok"
+            outcome = f"failed ({code}): {_last(said)}" if code else slow
+            command = " ".join([words[0].name, *words[1:]])
+            self.tell(Row("demo", f"{command}, fastest of five", outcome, min(taken)))
+
     def follow(self, page: str) -> None:
         """Does what a page says, in a folder of its own; the README's in the clone."""
         folder = self.clone
         if page != "README.md":
             folder = self.clone / "newcomer" / Path(page).stem
+            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            if page == "docs/command-line.md":  # which names the file as if one had it
-                make = "worldloom data make reactor --steps 2000 --out log.npz"
-                self.do(page, make, folder)
+            if page == "docs/command-line.md":  # which speaks of these as if one had them
+                self.do(page, "worldloom data make reactor --steps 2000 --out log.npz", folder)
+                self.do(page, "worldloom train treasurehunt --world.num-agents 3", folder)
         for command in printed(self.clone / page):
             why = not_run(command)
             if why is None and not self._own and command.startswith(("pip", "make")):
@@ -166,6 +214,11 @@ class Newcomer:
         words = shlex.split(line)
         if words[:2] == ["make", "demo"]:
             words.append("TRAIN_ARGS=--steps 1 --eval-episodes 2")
+        if words[:2] == ["worldloom", "select"] and len(plant_runs(folder)) < 2:
+            log = ["--dataset", "log.npz" if (folder / "log.npz").is_file() else "medium"]
+            self.do(
+                part, shlex.join(["worldloom", "train", "reactor", "--seed", "1", *log]), folder
+            )
         if words[0] == "worldloom":
             words = small(resolved(words, folder), folder)
         words = [p for w in words for p in (sorted(map(str, folder.glob(w))) if "*" in w else [w])]
@@ -249,15 +302,20 @@ def summary(rows: list[Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="a newcomer's way through the project")
     parser.add_argument("--python", help="an interpreter with everything installed")
-    parser.add_argument("parts", nargs="*", help="README.md, docs/NAME.md, tests")
+    parser.add_argument("--home", type=Path, help="a folder that keeps clone and environment")
+    parser.add_argument("parts", nargs="*", help="demo, README.md, docs/NAME.md, tests")
     args = parser.parse_args()
+    # A shell starts what it runs in the background deaf to Ctrl-C, which ends pages and services.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     docs = sorted((ROOT / "docs").rglob("*.md"))
     pages = [page.relative_to(ROOT).as_posix() for page in docs if printed(page)]
-    parts = args.parts or ["README.md", *pages, "tests"]
-    with tempfile.TemporaryDirectory(prefix="newcomer-") as home:
+    parts = args.parts or ["demo", "README.md", *pages, "tests"]
+    temporary = tempfile.TemporaryDirectory(prefix="newcomer-")
+    with temporary if args.home is None else contextlib.nullcontext(args.home.resolve()) as home:
         newcomer = Newcomer(Path(home), args.python)
         for part in parts:
-            newcomer.run_tests() if part == "tests" else newcomer.follow(part)
+            own = {"demo": newcomer.time_demo, "tests": newcomer.run_tests}
+            own[part]() if part in own else newcomer.follow(part)
     print(f"\n{summary(newcomer.rows)}")
     failed = [row for row in newcomer.rows if row.outcome.startswith("failed")]
     for row in failed:

@@ -22,7 +22,17 @@ ROOT = Path(__file__).parent.parent
 BESIDE = ".md-sidebar, .md-search"
 # A search that nobody has begun yet has nothing to clear; tabs are chosen by the keys of a choice.
 ASIDE = ".md-search, .tabbed-labels"
-PAGES = ("", "gallery/", "tutorial/", "command-line/", "api/", "benchmarks/", "arc/", "plant/")
+PAGES = (
+    "",
+    "gallery/",
+    "gallery/harvest/",
+    "tutorial/",
+    "command-line/",
+    "api/",
+    "benchmarks/",
+    "arc/",
+    "plant/",
+)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -1,17 +1,19 @@
 """What `make newcomer` would type: the README's commands in order, small, no stale excuse."""
 
 import re
+import shutil
 
 import pytest
 
 import newcomer
 
+ALL = "pip install -e '.[arc,robot,serve,onnx,gymnax]'"
 PAGES = [newcomer.ROOT / "README.md", *sorted((newcomer.ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_readme_s_commands_come_in_their_order():
     commands = newcomer.printed(newcomer.ROOT / "README.md")
-    assert commands[:3] == ["pip install -e .", "pip install -e '.[robot]'", "make demo"]
+    assert commands[:3] == ["pip install -e .", ALL, "make demo"]
     trained = [command for command in commands if command.startswith("worldloom train ")]
     assert trained[0] == "worldloom train treasurehunt"
     assert any(command.startswith("worldloom compare") for command in commands)
@@ -58,6 +60,9 @@ def test_a_run_takes_the_place_of_its_name(tmp_path):
     assert newcomer.small(resumed, tmp_path)[-4:-2] == ["--steps", "100"], "a little further"
     shipped = newcomer.resolved(["worldloom", "serve", "BUNDLE"], tmp_path)
     assert shipped[2] == "runs/reactor-2/bundle"
+    shutil.copytree(tmp_path / "runs/reactor-2", tmp_path / "runs/reactor-3")
+    compared = newcomer.resolved(["worldloom", "select", "RUN", "RUN"], tmp_path)
+    assert sorted(compared[2:]) == ["runs/reactor-2", "runs/reactor-3"], "no run twice"
 
 
 def test_a_failure_is_counted():

@@ -53,6 +53,13 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch, compiled_once):
         if "image/svg+xml" in output.get("data", {})
     ]
     assert drawn or path.stem not in ("grid", "arc")
+    pictures = [
+        output["data"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+    assert pictures or path.stem == "arc", "env.render()"
     (run,) = [html for html in shown if "training time" in html]
     assert run.startswith("<iframe srcdoc=")
     assert path.stem not in ("grid", "robot") or "data:image/gif" in run

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldloom.algos.fqe import FQE, FQEConfig, FQEHyper, episode_values, fitted_q_evaluation
+from worldloom.algos.fqe import FQE, FQEConfig, FQEHyper, fitted_q_evaluation
 from worldloom.algos.off_policy_evaluation import discounted_returns
 from worldloom.nn.offline import critics
 from worldloom.nn.policy import PolicyState
@@ -59,8 +59,8 @@ def logged():
 @pytest.mark.parametrize(("gain", "bias"), [(-1.0, 0.8), (0.0, -0.2)])
 def test_a_policy_is_worth_what_the_simulator_pays_it(gain, bias, logged):
     """The log stops after 25 steps, the tank does not: the truth is of 100 steps."""
-    found, values = fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(0), QUICK)
-    metrics = values.metrics
+    values = fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(0), QUICK)
+    found, metrics = values.estimate, values.metrics
     _, returns = play(lambda x: gain * x + bias, 20_000, 0.0, steps=100, seed=1)
     truth = returns.mean()
     spread = abs(returns.std())
@@ -76,7 +76,9 @@ def test_a_return_of_few_steps_leaves_out_what_follows_them():
     (x, u, reward, after, last), _ = play(lambda x: 0.2 - 0.5 * x, 400, noise=0.5, steps=5)
     short = from_columns(x[:, None], u[:, None], reward, after[:, None], last & False, last)
     found, whole = (
-        fitted_q_evaluation(policy_of(-1.0, 0.8), short, jax.random.key(0), QUICK, horizon=n)[0]
+        fitted_q_evaluation(
+            policy_of(-1.0, 0.8), short, jax.random.key(0), QUICK, horizon=n
+        ).estimate
         for n in (5, None)
     )
     truth, endless = (
@@ -93,14 +95,14 @@ def test_usual_settings_are_enough_for_values_to_settle(chain):
     dataset, _ = chain(False)
     still = PolicyState((jnp.float32(0.0), jnp.float32(0.0)), jnp.zeros(2), jnp.ones(2), first)
     config = FQEConfig(hidden=(64, 64), updates=10_000, batch_size=32)
-    found, values = fitted_q_evaluation(still, dataset, jax.random.key(0), config)
-    np.testing.assert_allclose(found.value, 99.0, rtol=0.05)
+    values = fitted_q_evaluation(still, dataset, jax.random.key(0), config)
+    np.testing.assert_allclose(values.estimate.value, 99.0, rtol=0.05)
     assert values.drift < 0.05
 
 
 def test_the_controller_of_the_log_is_worth_what_the_log_says(logged):
     """The one policy whose return is known without a plant: it calibrates the method."""
-    values = episode_values(None, logged, jax.random.key(0), QUICK, horizon=STEPS)
+    values = fitted_q_evaluation(None, logged, jax.random.key(0), QUICK, horizon=STEPS)
     returns = np.asarray(discounted_returns(logged, GAMMA))
     assert values.starts.shape == (2, len(returns))
     assert abs(float(values.starts.mean()) - returns.mean()) < 0.1 * abs(returns.mean()) + 0.1
@@ -108,7 +110,7 @@ def test_the_controller_of_the_log_is_worth_what_the_log_says(logged):
 
 def test_better_policies_are_told_from_worse(logged):
     values = [
-        fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(1), QUICK)[0].value
+        fitted_q_evaluation(policy_of(gain, bias), logged, jax.random.key(1), QUICK).estimate.value
         for gain, bias in ((-1.0, 0.8), (0.0, 0.0), (0.0, -0.5))
     ]
     assert values[0] > values[1] + 0.5

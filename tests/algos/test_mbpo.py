@@ -274,6 +274,7 @@ def test_the_best_action_depends_on_what_is_seen():
     np.testing.assert_allclose(metrics["model_return"][-1], 0.0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_an_action_is_judged_by_what_it_leads_to():
     agent, data = small(), reach()
     learner, _ = learn(agent, data, 2000)
@@ -289,6 +290,7 @@ def test_a_declared_reward_takes_the_place_of_the_logged_one():
     np.testing.assert_allclose(action, -0.3, atol=0.1)
 
 
+@pytest.mark.slow
 def test_until_models_are_learned_the_policy_does_what_is_logged_on_average():
     agent, data = small(policy="linear", model_updates=300), aim(-0.9, -0.7)
     learner, metrics = learn(agent, data, 300)

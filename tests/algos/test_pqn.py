@@ -170,7 +170,7 @@ def test_exploration_and_learning_rate_follow_the_number_of_updates():
 
 def plain(**options):
     spec = EnvSpec("plain", Box(-1, 1, (3,)), Discrete(4))
-    return pqn.make(PQNConfig(hidden=(8,), **options), spec, Networks())
+    return pqn.PQN.make(PQNConfig(hidden=(8,), **options), spec, Networks())
 
 
 def test_actions_are_random_as_often_as_the_schedule_says():

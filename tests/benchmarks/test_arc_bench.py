@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import arc, arc_parts, arc_worlds, players
+from benchmarks import arc, arc_games, arc_parts, arc_worlds, players
 from worldloom.core import draws
 from worldloom.suites.arc.environment import batch_reset
 from worldloom.suites.arc.episodes import random_boxes
@@ -131,3 +131,48 @@ def test_devices_share_the_worlds(small_world):
     assert states.grid.shape[0] == 8
     assert seen.shape == reward.shape == (devices, 4)
     assert np.isfinite(reward).all()
+
+
+def test_a_game_is_told_to_both_sides_in_the_same_words():
+    told = arc_games.described("lights")
+    assert told["choices"][0] == [6, 8, 8], "the middle of the first of 5 x 5 cells of 12 pixels"
+    assert told["check"] == [told["choices"][n] for n in told["order"]]
+    assert told["levels"][0]["kinds"]["lamp"] == [[1, 2], [2, 1], [2, 2], [2, 3], [3, 2]]
+    steps = arc_games.described("crates")
+    assert [choice[0] for choice in steps["choices"]] == steps["actions"] == [1, 2, 3, 4, 7]
+
+
+def test_games_are_compared_by_the_frames_they_show(tmp_path, monkeypatch):
+    """The least ratio counts, against the better of their ways; other frames are a fault."""
+    pace = {"ours": 1e-6, "arcengine": 3e-4, "arcengine_processes": 2e-4}
+    shown = {"arcengine": "same"}
+
+    class Stub:
+        steps = 1
+
+        def __init__(self, argv, setup):
+            self.who = setup["player"] + ("_processes" if "processes" in setup else "")
+            self.facts = {"digest": shown.get(self.who, "same")}
+            self.slow = 2.0 if setup["game"] == "lights" and self.who == "ours" else 1.0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def play(self):
+            return pace[self.who] * self.slow
+
+    monkeypatch.setattr(arc_games, "Player", Stub)
+    monkeypatch.setattr(arc_games, "PEERS", tmp_path)
+    with pytest.raises(ValueError, match="make peers"):
+        arc_games.peer(game="glide")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    line = "worldloom bench arc"
+    record = arc.run(arc.QUICK, ["games"], tmp_path / "arc.json", line, quick=True)
+    assert record.result["ratios"]["games_vs_arcengine"] == pytest.approx(100.0)
+    shown["arcengine"] = "other"
+    record = arc.run(arc.QUICK, ["games"], tmp_path / "arc.json", line, quick=True)
+    assert "do not show the same frames" in record.result["errors"]["games"]

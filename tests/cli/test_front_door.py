@@ -237,6 +237,7 @@ def test_options_are_completed_as_they_are(world):
 
 
 def test_every_algorithm_has_its_options_completed_and_explained():
+    pytest.importorskip("gymnax", reason="Gymnax is not for this JAX")
     suite = suites.suite("plain")
     for algo in algos.names():
         schema = Schema(suite, "gymnax:Pendulum-v1", algo)
@@ -307,7 +308,7 @@ def test_bash_completes_behind_a_colon_and_keeps_its_words(tmp_path):
         ("sweep tag --out /proc/x --seeds 1", "/proc/x: no such file or directory; name another"),
         ("arc show falll", "there is no task 'falll'; did you mean 'fall'?"),
         ("report --jsn x", "--jsn: no such option; did you mean '--json'?"),
-        ("report", "RUN|JSON is missing: A run folder"),
+        ("report", "RUN|FOLDER|JSON is missing: A run folder"),
         ("data make reactor --steps five", "--steps five: it must be a whole number"),
         ("completion tcsh", "there is no shell 'tcsh'; known: bash, zsh, fish"),
     ],

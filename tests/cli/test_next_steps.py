@@ -108,6 +108,23 @@ def test_a_csv_file_is_checked_described_and_converted_with_its_mapping(
     assert done == ["check", "describe", "convert", "check"]
 
 
+@pytest.mark.parametrize(
+    ("command", "following"),
+    [
+        (["algos"], ["train", "treasurehunt", "--algo", "ppo"]),
+        (["envs", "tag"], ["train", "tag"]),
+        (["doctor"], ["train", "treasurehunt"]),
+        (
+            ["arc", "show", "fall", "--set", "examples"],
+            ["arc", "play", "fall", "--set", "examples"],
+        ),
+    ],
+)
+def test_commands_that_only_tell_say_how_to_begin(command, following, capsys):
+    assert main(command) == 0
+    assert steps_in(capsys.readouterr().out) == [following]
+
+
 def test_a_command_that_is_not_on_the_path_is_named_as_it_was_called(monkeypatch, capsys):
     monkeypatch.setattr(console.shutil, "which", lambda name: None)
     monkeypatch.setattr(sys, "argv", [".venv/bin/worldloom", "train"])

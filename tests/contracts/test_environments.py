@@ -16,15 +16,18 @@ from worldloom.core import draws
 from worldloom.core.transforms import base_state, observe_all
 
 QUICK = {"xla_backend_optimization_level": 0}  # little is run, so compile quickly
+# The fast tier has every world in one order of turns, and these in both.
+BOTH_ORDERS = ("treasurehunt", "tag")
 NUM_WORLDS, HORIZON, STEPS, FRAMES = 4, 5, 7, 3
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        (name, order) for name in suites.names("grid") for order in ("interleaved", "simultaneous")
+        pytest.param((name, order), id=f"{name}-{order}", marks=() if usual else pytest.mark.slow)
+        for name in suites.names("grid")
+        for order, usual in (("interleaved", True), ("simultaneous", name in BOTH_ORDERS))
     ],
-    ids="-".join,
 )
 def played(request):
     """One world, its compiled functions, and the episodes they give for one key."""

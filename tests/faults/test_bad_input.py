@@ -81,6 +81,15 @@ HUNT = "train treasurehunt"
         ("train --steps 3", "name a world first, as in: worldloom train treasurehunt"),
         ("sweep tag --grid iqn.hiden=3,4", "did you mean '--iqn.hidden'?"),
         ("sweep tag --grid iqn.gamma=0.5 --seeds 0", "seeds=0; use at least 1"),
+        ("sweep tag --iqn.gamma 0.9..0.5", "iqn.gamma=0.9..0.5: it must go up"),
+        ("sweep tag --iqn.gamma 0.5,0.9 --search annealing", "there are grid, random, tpe"),
+        ("sweep tag --iqn.gamma 0.5..0.9 --search grid", "say how many, as in 0.5..0.9:5"),
+        ("sweep tag --search random --points 0", "points=0; use at least 1"),
+        ("sweep tag --iqn.gamma 0.5,0.9 --halving 1", "halving=1; use 2 or more"),
+        ("sweep tag --iqn.gamma 0.5,0.9 --launch cloud:3", "write local:N or slurm:N"),
+        ("sweep tag --iqn.hidden 8..16 --population 4", "iqn.hidden cannot change while runs"),
+        ("sweep tag --population 1", "members=1; use 2 or more"),
+        ("sweep --resume nowhere", "nowhere: it holds no population"),
         ("sweep tag --grid iqn.hidden=3,0", "iqn: hidden=0; it must be at least 1"),
         ("envs --jsn", "--jsn: no such option; did you mean '--json'?"),
         ("eval --episodes 3", "name a run folder first"),
@@ -114,7 +123,10 @@ HUNT = "train treasurehunt"
         ("train --resume nowhere --preset original", "--preset and --config start a new run"),
         ("eval nowhere", "nowhere is not a run folder: it has no config.json"),
         ("export nowhere", "nowhere is not a run folder: it has no config.json"),
-        ("report nowhere", "nowhere does not exist; name a run folder, or a JSON file of"),
+        (
+            "report nowhere",
+            "nowhere does not exist; name a run folder, a folder of runs, or a JSON file of",
+        ),
         # The baseline can do one thing only.
         ("train tag --mode torch_sequential", "torch_sequential"),
         (f"{HUNT} --mode torch_sequential --algo dqn", "torch_sequential"),
@@ -201,7 +213,8 @@ def run_copy(finished_run, tmp_path):
 def test_a_folder_that_is_no_run_is_refused(refused, tmp_path, command):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("something else")
-    assert "config.json" in refused(command)
+    line = refused(command)
+    assert ("holds no run; name a run folder" if command == "report run" else "config.json") in line
 
 
 UNREADABLE = [

@@ -12,6 +12,7 @@ import pytest
 
 from worldloom import algos, suites
 from worldloom.cli.settings import merge
+from worldloom.suites.arc.suite import GAMES
 from worldloom.suites.plant.plant import plant_of
 from worldloom.suites.plant.safety import constraint_text
 from worldloom.training.config import make_config
@@ -29,6 +30,7 @@ SMALL = {
     "robot": {"task": "stand", "world": {"horizon": 8}},
     "plant": {"world": {"horizon": 8}, "data_steps": 64, "ope_updates": 2},
 }  # fmt: skip
+GAME = {"world": {"max_actions": 8}}
 OFF_POLICY = {
     "batch_size": 4, "buffer_size": 64, "gradient_steps": 1, "unroll_length": 2,
     "learning_starts": 4,  # by default so many that two chunks would learn nothing
@@ -55,7 +57,12 @@ def settings(suite: str, world: str, algo: str) -> dict:
         options["num_critics"] = 2
     if "model_updates" in known:  # models in the first iteration, the policy in the second
         options |= {"model_updates": 4, "rollout_length": 2, "num_members": 2}
-    return merge(COMMON | {"env": world, "algo": algo, algo: options}, SMALL[suite])
+    return merge(COMMON | {"env": world, "algo": algo, algo: options}, small(suite, world))
+
+
+def small(suite: str, world: str) -> dict:
+    """What makes a world small."""
+    return GAME if world in GAMES else SMALL[suite]
 
 
 def assert_same(one, other):
@@ -143,7 +150,7 @@ def test_every_suite_trains_with_at_least_three_algorithms():
     """The point of it all: no suite is tied to one family."""
     for suite, world in WORLDS:
         made = suites.suite(suite)
-        config = make_config(made, merge(COMMON | {"env": world}, SMALL[suite]))
+        config = make_config(made, merge(COMMON | {"env": world}, small(suite, world)))
         problem = made.problem(config, None)
         fitting = [n for n in algos.names() if why_not(algos.get(n), problem) is None]
         assert len(fitting) >= 3, (world, fitting)

@@ -36,10 +36,30 @@ ignored => {
         const contrast = (bright + 0.05) / (dark + 0.05);
         if (contrast < 4.5) faint.push(`${name}: ${contrast.toFixed(2)}`);
     }
+    // Words of different parts that lie on each other; what scrolls by itself may be hidden there.
+    const words = [], overlaps = [], tall = document.createRange();
+    for (const node of document.body.querySelectorAll("*")) {
+        if (node.matches("style,script,title,option") || node.closest(".said")) continue;
+        if (ignored && node.closest(ignored) || scrolling(node)) continue;
+        let opacity = 1;
+        for (let at = node; at; at = at.parentElement) opacity *= +getComputedStyle(at).opacity;
+        if (getComputedStyle(node).visibility === "hidden" || opacity === 0) continue;
+        for (const child of node.childNodes) {
+            if (child.nodeType !== 3 || !child.data.trim()) continue;
+            tall.selectNodeContents(child);
+            for (const box of tall.getClientRects()) if (box.width > 1) words.push([child.data.trim().slice(0, 30), box]);
+        }
+    }
+    for (const [i, [name, a]] of words.entries())
+        for (const [other, b] of words.slice(i + 1)) {
+            const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (wide > 1 && high > 0.4 * Math.min(a.height, b.height)) overlaps.push(`${name} | ${other}`);
+        }
     const shown = selector => [...document.querySelectorAll(selector)].map(node => node.getBoundingClientRect())
         .filter(box => box.width > 0 && box.height > 0);
     return {
-        outside, faint, cut, scroll: document.documentElement.scrollWidth,
+        outside, faint, cut, overlaps, scroll: document.documentElement.scrollWidth,
         plots: shown(".plot canvas").map(box => [box.left, box.right, box.height]),
         drawings: shown("svg.wl-chart").length,
         small: [...document.querySelectorAll("svg.wl-chart")].filter(svg => svg.getBoundingClientRect().width > 0)

@@ -18,11 +18,11 @@ def screens(view):
 
 
 def assert_legible(view, *where, ignored=""):
-    """Nothing is cut, beyond the screen, or fainter than 4.5 to 1; what was seen.
+    """Nothing is cut, off the screen, over other words, or fainter than 4.5 to 1; what was seen.
 
     ignored: a selector of what is not looked at.
     """
-    faults = ("outside", "cut", "faint")
+    faults = ("outside", "cut", "faint", "overlaps")
     for _ in range(SETTLES):
         seen = view.evaluate(LOOK, ignored)
         if not any(seen[fault] for fault in faults):

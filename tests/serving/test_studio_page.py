@@ -258,6 +258,19 @@ def test_arc_tasks_are_chosen_and_edited(visit):
     page.locator("#name").filter(has_text=first).wait_for()
 
 
+def test_a_game_is_played_by_keys(visit):
+    view = visit("arc", "play")
+    start(view, "glide")
+    wait_for(view, "actions", 0)
+    view.keyboard.press("ArrowDown")
+    wait_for(view, "actions", 1)
+    view.keyboard.press("ArrowLeft")
+    wait_for(view, "level", 2)
+    assert "level 2 of 5, 3 lives" in view.locator("#line").inner_text()
+    view.click("#again")
+    wait_for(view, "level", 1)
+
+
 def test_a_world_of_one_agent_is_played_by_its_numbers(visit, monkeypatch):
     monkeypatch.setattr(suites, "_REGISTERED", {})
     view = visit("plain", "play")

@@ -67,6 +67,7 @@ def test_options_of_our_worlds_are_those_of_maker_and_rules():
 
 
 def test_options_come_with_their_types_and_defaults():
+    pytest.importorskip("gymnax", reason="Gymnax is not for this JAX")
     parameters = suites.world_parameters("treasurehunt")
     assert parameters is not None
     assert (parameters["radius"].default, parameters["radius"].annotation) == (2, int | None)

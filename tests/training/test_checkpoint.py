@@ -186,14 +186,14 @@ def test_no_single_damaged_byte_is_restored_as_if_it_were_sound(checkpoints, fol
     sound = {path: path.read_bytes() for path in (folder / "2").rglob("d/*")}
     refused = 0
     for path, data in sound.items():
-        for place in range(0, len(data), 1 + len(data) // 12):
+        for place in range(0, len(data), 1 + len(data) // 4):
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
             try:
                 assert_equal(checkpoints.restore(state), state)
             except ValueError:
                 refused += 1
         path.write_bytes(data)
-    assert refused > 5
+    assert refused > 2
     assert_equal(checkpoints.restore(state), state)
 
 

@@ -47,6 +47,7 @@ def test_the_actions_are_what_the_agents_choose_for_what_they_saw(recorded):
         )
 
 
+@pytest.mark.slow
 def test_play_with_a_centralised_critic_is_refused(tmp_path):
     settings = {"world": SMALL, "num_worlds": 2, "chunk": 1, "eval_episodes": 1, "record_every": 0}
     options = {"unroll_length": 10, "num_minibatches": 1, "num_epochs": 1, "hidden": (8,)}

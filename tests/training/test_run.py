@@ -128,6 +128,7 @@ def test_evaluations_come_when_they_are_due(finished_run, read_rows):
         assert row["mean"] == pytest.approx(sum(row["agents"]), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_python_goes_on_with_a_run_as_the_command_does(finished_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)

@@ -6,7 +6,7 @@ diagnostics of off-policy evaluation can ask for. Of discrete ones the probabili
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import jax.numpy as jnp
 import optax
@@ -20,7 +20,6 @@ from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Discrete
 from worldloom.core.types import Array, Key
 from worldloom.nn.distributions import DiagonalGaussian
-from worldloom.nn.networks import Networks
 from worldloom.nn.offline import Weights, deterministic, gaussian, make_mlp, mlp, squashed_mode
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset, Rows
@@ -57,13 +56,8 @@ class BC(OfflineAgent):
     learner = BCLearner
 
     @classmethod
-    def make(
-        cls, config: BCConfig, spec: EnvSpec | None = None, networks: Networks | None = None
-    ) -> Self:
-        """The cloner for a world of `spec`; without one, of continuous actions."""
-        if spec is None or not isinstance(spec.action, Discrete):
-            return cls(config)
-        return cls(config, num_actions=spec.action.n)
+    def from_spec(cls, spec: EnvSpec) -> dict[str, Any]:
+        return {"num_actions": spec.action.n if isinstance(spec.action, Discrete) else None}
 
     def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:
         outputs = self.num_actions or action_size * (2 if self.config.gaussian else 1)

@@ -120,8 +120,17 @@ class Values(NamedTuple):
     drift: float  # the share by which values still changed in the last tenth of the updates
     metrics: Metrics  # (updates,), of the mean member
 
+    @property
+    def estimate(self) -> Estimate:
+        """The discounted return from the data's starts on.
 
-def episode_values(
+        The interval is by chance in the log and in learning: it does not know of what all members
+        get wrong alike. What they say of the log's own controller shows some of that.
+        """
+        return ensemble_estimate(self.starts, "fitted Q evaluation")
+
+
+def fitted_q_evaluation(
     policy: PolicyState | None,
     dataset: Dataset,
     key: Key,
@@ -157,23 +166,6 @@ def episode_values(
         values = values - gamma**horizon * later / values.shape[1]
     metrics = jax.tree.map(lambda curve: curve.mean(0), metrics)
     return Values(values, _drift(np.asarray(metrics["q"])), metrics)
-
-
-def fitted_q_evaluation(
-    policy: PolicyState | None,
-    dataset: Dataset,
-    key: Key,
-    config: FQEConfig | None = None,
-    *,
-    horizon: int | None = None,
-) -> tuple[Estimate, Values]:
-    """The policy's discounted return from the data's starts on; see `episode_values`.
-
-    The interval is by chance in the log and in learning: it does not know of what all members get
-    wrong alike. What they say of the log's own controller (policy None) shows some of that.
-    """
-    values = episode_values(policy, dataset, key, config, horizon=horizon)
-    return ensemble_estimate(values.starts, "fitted Q evaluation"), values
 
 
 @partial(jax.jit, static_argnums=0)

@@ -24,7 +24,7 @@ in which the policy never learns: a rule that asks the data alone.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,6 @@ from worldloom.algos.offline import OfflineAgent, OfflineConfig, OfflineLearner
 from worldloom.core import draws
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.types import Array, Key
-from worldloom.nn.networks import Networks
 from worldloom.nn.offline import Weights, make_mlp
 from worldloom.nn.policy import PolicyState
 from worldloom.replay.dataset import Dataset
@@ -169,11 +168,8 @@ class MBPO(OfflineAgent):
     learner = MBPOLearner
 
     @classmethod
-    def make(
-        cls, config: MBPOConfig, spec: EnvSpec | None = None, networks: Networks | None = None
-    ) -> Self:
-        """The agent, with the reward that the world of `spec` declares."""
-        return cls(config, None if spec is None else spec.reward)
+    def from_spec(cls, spec: EnvSpec) -> dict[str, Any]:
+        return {"reward": spec.reward}
 
     def table(self, dataset: Dataset) -> ModelTable:
         """The rows of a dataset with their scales and their past."""

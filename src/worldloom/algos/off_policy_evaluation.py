@@ -171,8 +171,6 @@ def weighted_importance_sampling(
     key: Key,
     *,
     per_decision: bool = True,
-    resamples: int = 1000,
-    confidence: float = 0.95,
 ) -> Estimate:
     """What a policy would earn by the log's own rewards, weighted by how likely it is to do alike.
 
@@ -188,9 +186,7 @@ def weighted_importance_sampling(
     last = weights[:, -1:]
     if not per_decision:
         weights, discounted = last, discounted.sum(-1, keepdims=True)
-    value, low, high = bootstrap(
-        key, weights * discounted, weights, resamples=resamples, confidence=confidence
-    )
+    value, low, high = bootstrap(key, weights * discounted, weights)
     effective = float(last.sum() ** 2 / jnp.square(last).sum())
     if effective < ENOUGH_EPISODES:  # resampling one episode says nothing about the others
         low = high = None

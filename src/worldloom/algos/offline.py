@@ -229,8 +229,13 @@ class OfflineAgent(OfflineLearning):
 
     @classmethod
     def make(cls, config: Any, spec: Any = None, networks: Any = None) -> Self:
-        """The agent, whatever the world."""
-        return cls(config)
+        """The agent, with what it takes from the world of `spec`, if there is one."""
+        return cls(config, **({} if spec is None else cls.from_spec(spec)))
+
+    @classmethod
+    def from_spec(cls, spec: Any) -> dict[str, Any]:
+        """Fields that depend on the world; none by default."""
+        return {}
 
     def table(self, dataset: Dataset) -> Table:
         """What rows are drawn from."""

@@ -7,6 +7,7 @@ worlds.
 """
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import jax.numpy as jnp
 import optax
@@ -70,6 +71,13 @@ class PQN(MinibatchAgent):
     axis_name: str | None = None
     scaling = optax.scale_by_radam()
 
+    @classmethod
+    def make(
+        cls, config: PQNConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None
+    ) -> Self:
+        """The agent for a world of `spec`."""
+        return cls(config, num_actions(spec), networks, axis_name)
+
     @property
     def trace(self) -> float:
         return self.config.q_lambda
@@ -115,10 +123,15 @@ class PQN(MinibatchAgent):
         self, params: PyTree, state: OnPolicyState, batch: Samples
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
         """Half the squared error of the actions taken, and what it is made of."""
-        q = take_action(self.values(state.replace(params=params), batch.obs), batch.action)
+        own = take_action(self.values(state.replace(params=params), batch.obs), batch.action)
+        q = self.fitted_value(own)
         mean = weighted_mean(batch.weight)
         loss = 0.5 * mean(jnp.square(q - batch.returns))
         return loss, {"loss": loss, "q_mean": mean(q)}
+
+    def fitted_value(self, own: Float[Array, " B"]) -> Float[Array, " B"]:
+        """What is fitted to returns, of the values of the actions taken."""
+        return own
 
     def update(
         self, state: OnPolicyState, rollout: Rollout, key: Key
@@ -129,10 +142,5 @@ class PQN(MinibatchAgent):
         return state, metrics | {"epsilon": epsilon}
 
 
-def make(config: PQNConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None) -> PQN:
-    """The agent for a world of `spec`."""
-    return PQN(config, num_actions(spec), networks, axis_name)
-
-
 ABOUT = ("pqn", "parallel Q-learning without memory or target network", "on_policy", DISCRETE)
-ALGORITHM = Algorithm(*ABOUT, PQNConfig, make)
+ALGORITHM = Algorithm(*ABOUT, PQNConfig, PQN.make)

@@ -10,16 +10,12 @@ memory and a target network. Agents are an axis that `update` is mapped over, na
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Float
 
 from worldloom.algos.algorithm import DISCRETE, Algorithm
-from worldloom.algos.on_policy import OnPolicyState, Rollout, Samples, weighted_mean
+from worldloom.algos.on_policy import OnPolicyState, Rollout, Samples
 from worldloom.algos.pqn import PQN, PQNConfig
-from worldloom.core.protocols import EnvSpec
-from worldloom.core.types import Array, Key, PyTree
-from worldloom.nn.networks import Networks
-from worldloom.nn.values import num_actions, take_action
+from worldloom.core.types import Array, Key
 
 AGENTS = "agents"
 
@@ -44,16 +40,10 @@ class VDN(PQN):
         team = rollout.replace(reward=reward, value=value, next_value=next_value)
         return super().samples(team)
 
-    def loss(
-        self, params: PyTree, state: OnPolicyState, batch: Samples
-    ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-        """Half the squared error of the team's value, whose gradient is that of an agent's part."""
-        own = take_action(self.values(state.replace(params=params), batch.obs), batch.action)
+    def fitted_value(self, own: Float[Array, " B"]) -> Float[Array, " B"]:
+        """The team's value, whose gradient is that of an agent's part."""
         others = jax.lax.stop_gradient(jax.lax.psum(own, AGENTS) - own)
-        team = own + others
-        mean = weighted_mean(batch.weight)
-        loss = 0.5 * mean(jnp.square(team - batch.returns))
-        return loss, {"loss": loss, "q_mean": mean(team)}
+        return own + others
 
     def update(
         self, state: OnPolicyState, rollout: Rollout, key: Key
@@ -63,10 +53,5 @@ class VDN(PQN):
         return super().update(state, rollout, jax.random.wrap_key_data(words))
 
 
-def make(config: VDNConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None) -> VDN:
-    """The agent for a world of `spec`; axis_name=AGENTS: one network for all."""
-    return VDN(config, num_actions(spec), networks, axis_name)
-
-
 ABOUT = ("vdn", "agents learn parts of the team's value, which is their sum", "on_policy", DISCRETE)
-ALGORITHM = Algorithm(*ABOUT, VDNConfig, make, team_axis=AGENTS)
+ALGORITHM = Algorithm(*ABOUT, VDNConfig, VDN.make, team_axis=AGENTS)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from worldloom import algos
 from worldloom.training.arguments import parse
-from worldloom.training.console import print_json, table
+from worldloom.training.console import next_steps, print_json, table
 
 
 @dataclass
@@ -42,4 +42,5 @@ def command(argv: list[str]) -> int:
         groups.setdefault(row["loop"], []).append(line)
     groups["offline, from logged data"] = groups.pop("offline")
     table("algorithms, by loop", ["algorithm", "actions", "what it is"], groups)
+    next_steps(["train", "treasurehunt", "--algo", "ppo"])
     return 0

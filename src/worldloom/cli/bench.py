@@ -25,6 +25,7 @@ AGAINST_PEERS = {
     "plant": "offline learning against d3rlpy and NeoRL-2's scores, plants, safety and serving",
     "algos": "PPO, SAC, DQN, PQN and TD3 against rejax, on the same Gymnax tasks",
     "faults": "kills, damaged files, fuzzed inputs, overload: what goes wrong of it",
+    "sweep": "seeds in one program, killed workers, and populations beside random search",
     "modes": "the grid suite's execution modes on equal work, or recorded runs of equal work",
 }
 

@@ -51,6 +51,7 @@ Prints a script that completes commands, worlds, algorithms, run folders and opt
 WITH_WORLD = ("train", "sweep", "bench", "envs")
 # And whatever takes a `run`.
 WITH_RUN = ("eval", "report", "compare", "select", "serve", "runs", "studio")
+ALL_GRIDS = ("turn_order", "view", "horizon", "num_frames")  # options of every gridworld
 
 
 def command(argv: list[str]) -> int:
@@ -199,10 +200,19 @@ def _keywords(module: str, function: str) -> list[str]:
 
 
 def _parameters(module: str) -> dict[str, None]:
-    """Options of a world: of `make`, and of the function `world` to which it hands them on."""
+    """Options of a world: of `make`, and of the function `world` to which it hands them on.
+
+    Gridworlds have those that `worldloom.suites.grid.options.common_options` adds to it, too.
+    """
     functions = _defined(module, ast.FunctionDef)
     makers = [functions[name] for name in ("world", "make") if name in functions]
-    return dict.fromkeys(a.arg for f in makers for a in (*f.args.args, *f.args.kwonlyargs))
+    calls = [c for f in makers for c in f.decorator_list if isinstance(c, ast.Call)]
+    names = [a.arg for f in makers for a in f.args.kwonlyargs]
+    names += [a.arg for f in makers if not calls for a in f.args.args]
+    for call in calls:
+        names += [*(str(keyword.arg) for keyword in call.keywords), *ALL_GRIDS]
+        names += [n for a in call.args if isinstance(a, ast.Name) for n in _fields(module, a.id)]
+    return dict.fromkeys(names)
 
 
 def _algorithm(name: str) -> dict[str, None]:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from worldloom.training.arguments import parse
-from worldloom.training.console import facts, print_json, say
+from worldloom.training.console import facts, next_steps, print_json, say
 from worldloom.training.machine import machine, use_compilation_cache, versions
 
 EXTRAS = {
@@ -19,6 +19,7 @@ EXTRAS = {
     "plant": ("minari", "h5py"),
     "track": ("mlflow", "sqlalchemy", "alembic", "tensorboard"),
     "wandb": ("wandb",),
+    "sweep": ("optuna", "submitit"),
     "serve": ("fastapi", "uvicorn"),
     "bus": ("asyncua", "pymodbus"),
     "fmu": ("fmpy",),
@@ -77,6 +78,8 @@ def show(findings: dict[str, Any]) -> None:
     for problem in findings["problems"]:
         say(f"  problem: {problem}")
     say("everything works" if findings["healthy"] else "something needs mending")
+    if findings["healthy"]:
+        next_steps(["train", "treasurehunt"])
 
 
 @dataclass

@@ -46,7 +46,9 @@ def _show(row: dict[str, Any], as_json: bool) -> int:
     if as_json:
         console.print_json(row)
         return 0
-    console.facts(row.pop("name"), {name: value for name, value in row.items() if value})
+    name = row.pop("name")
+    console.facts(name, {key: value for key, value in row.items() if value})
+    console.next_steps(["train", name])
     return 0
 
 

@@ -9,13 +9,15 @@ import tyro
 
 from worldloom import suites
 from worldloom.core.lazy import resolve
+from worldloom.report.run_list import MARKS
 from worldloom.training import console
 from worldloom.training.arguments import parse
 
-KNOWN = "name a run folder, or a JSON file of `worldloom bench` or `sweep`"
+KNOWN = "name a run folder, a folder of runs, or a JSON file of `worldloom bench` or `sweep`"
 # kind of a JSON result -> what writes its page
 WRITERS = {
     "sweep": "worldloom.report.sweeps:write_sweep",
+    "population": "worldloom.report.populations:write_population",
     "bench": "benchmarks.pages.results:write_bench",
     "compare": "benchmarks.pages.modes:write_comparison",
     "compare-runs": "benchmarks.pages.modes:write_comparison",
@@ -24,10 +26,10 @@ WRITERS = {
 
 @dataclass
 class Report:
-    """write the page of a run of any suite, of a comparison or of a sweep"""
+    """write the page of a run of any suite, of a folder of runs, or of a sweep"""
 
-    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|JSON")]
-    """A run folder, or a JSON file of `bench` or `sweep`."""
+    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FOLDER|JSON")]
+    """A run folder, a folder of runs, or a JSON file of `bench` or `sweep`."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -43,16 +45,22 @@ def command(argv: list[str]) -> int:
     console.say(f"written to {page}")
     if (args.target / "checkpoints").is_dir():
         console.next_steps(["eval", args.target])
+    elif args.target.is_dir():
+        console.next_steps(["studio", args.target])
     return 0
 
 
 def write_page(target: str | Path) -> Path:
     """Writes the page of `target` and returns its path.
 
-    A run folder gets report.html inside, a JSON file a page of its name beside it. Anything else
-    is a ValueError, and nothing is written.
+    A run folder gets report.html inside, a folder of runs index.html, a JSON file a page of its
+    name beside it. Anything else is a ValueError, and nothing is written.
     """
     target = Path(target)
+    if target.is_dir() and not any((target / name).exists() for name in MARKS):
+        from worldloom.report.index_page import write_index
+
+        return write_index(target)
     if target.is_dir():
         from worldloom.training.config import read_header  # which imports jax
 

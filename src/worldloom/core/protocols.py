@@ -9,9 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
+import jax
+import numpy as np
+
+from worldloom.core.pixels import Pixels
 from worldloom.core.spaces import Space, brief
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 
+_SEEN = 240  # pixels: a picture of fewer has each of them several times
 TurnOrder = Literal["interleaved", "simultaneous"]
 
 
@@ -127,6 +132,20 @@ class PureEnv:
     @property
     def turn_based(self) -> bool:
         return self.observe_agent is not not_turn_based
+
+    def render(self, state: PyTree = None, params: PyTree = None) -> Pixels:
+        """A picture of a state, which a notebook shows; without one, of a fresh world."""
+        from worldloom.core.transforms import base_state
+
+        draw = getattr(self.base, "renderers", {}).get("rgb_array")
+        if draw is None:
+            raise ValueError(f"{self.spec.name} has no picture: its world has no renderers")
+        params = self.default_params() if params is None else params
+        if state is None:
+            state, _ = jax.jit(self.reset)(jax.random.key(0), params)
+        array = np.asarray(draw(base_state(state), params))
+        factor = max(1, _SEEN // max(array.shape[:2]))
+        return Pixels(array.repeat(factor, 0).repeat(factor, 1))
 
 
 class Sink(Protocol):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,21 +39,11 @@ class Table(NamedTuple):
 
 
 def read_csv(
-    path: str | Path,
-    mapping: ColumnMapping,
-    reward: RewardFunction | None = None,
-    *,
-    seconds: float | None = None,
-    method: Method = "linear",
-    cut_defects: bool = False,
+    path: str | Path, mapping: ColumnMapping, reward: RewardFunction | None = None, **options: Any
 ) -> Logged:
     """A CSV file's rows; a ValueError that names line and column if they cannot be read.
 
-    reward: how to compute it where the mapping names no column; actions are in [-1, 1].
-    seconds: resample it, so that rows are so far apart; see `resample`. Actions, rewards and costs
-    are held, so that rewards must be of a time and not of a step: write them as rates.
-    cut_defects: leave out samples in which a number is missing, and begin a new episode after them
-    and where time goes back.
+    options: those of `rows_of`.
     """
     path = Path(path)
     texts, lines = _cells(path, mapping)
@@ -64,10 +54,7 @@ def read_csv(
     if mapping.time is not None and time is None:
         time = read_seconds(path, mapping, texts[mapping.time], lines)
     episode = np.asarray(texts[mapping.episode]) if mapping.episode else None
-    table = Table(numbers, time, episode, lines)
-    return rows_of(
-        path, mapping, table, reward, seconds=seconds, method=method, cut_defects=cut_defects
-    )
+    return rows_of(path, mapping, Table(numbers, time, episode, lines), reward, **options)
 
 
 def rows_of(
@@ -80,7 +67,14 @@ def rows_of(
     method: Method = "linear",
     cut_defects: bool = False,
 ) -> Logged:
-    """The rows that a file's samples make; see `read_csv` for the options."""
+    """The rows that a file's samples make.
+
+    reward: how to compute it where the mapping names no column; actions are in [-1, 1].
+    seconds: resample it, so that rows are so far apart; see `resample`. Actions, rewards and costs
+    are held, so that rewards must be of a time and not of a step: write them as rates.
+    cut_defects: leave out samples in which a number is missing, and begin a new episode after them
+    and where time goes back.
+    """
     if mapping.reward is None and reward is None:
         raise ValueError(
             f"{path}: the mapping names no reward; add its column, or give a function `reward`"

@@ -18,7 +18,7 @@ from worldloom.replay.dataset_mapping import ColumnMapping
 def read_parquet(
     path: str | Path, mapping: ColumnMapping, reward: RewardFunction | None = None, **options: Any
 ) -> Logged:
-    """A Parquet file's rows; options: those of `read_csv`."""
+    """A Parquet file's rows; options: those of `rows_of`."""
     path = Path(path)
     columns = parquet_columns(path, mapping.columns)
     lines = np.arange(1, len(next(iter(columns.values()))) + 1)

@@ -185,6 +185,23 @@ class Bars:
     values: Sequence[Number]
     color: Color | Sequence[Color] | None = None  # one, or one for each label
     errors: Sequence[Number] | None = None  # standard errors
+    spans: Sequence[tuple[Number, Number]] | None = None  # intervals, in the place of errors
+
+    def span(self, i: int) -> Span | None:
+        """The interval around bar `i`; None if it is not known."""
+        low, high = self.spans[i] if self.spans else (None, None)
+        if low is None or high is None or not math.isfinite(high - low):
+            error, value = self.error(i), self.values[i]
+            return None if not error or value is None else (value - error, value + error)
+        return low, high
+
+    def said(self, i: int, show: Callable[[float], str]) -> str:
+        """The value of bar `i` and how sure it is, in words; it has one."""
+        value, error, span = self.values[i], self.error(i), self.span(i)
+        assert value is not None
+        if self.spans and span is not None:
+            return f"{show(value)} ({show(span[0])} to {show(span[1])})"
+        return show(value) + (f" ± {number(error, 2)}" if error is not None else "")
 
     def error(self, i: int) -> float | None:
         """The error of bar `i`; None if it is not known."""
@@ -224,8 +241,7 @@ def bar_chart(
     covered = [0.0, 100.0] * share + [at for _, at in references]
     for group in groups:
         for i, value in enumerate(group.values):
-            reach = group.error(i) or 0.0
-            covered += [] if value is None else [value - reach, value + reach]
+            covered += [] if value is None else [value, *(group.span(i) or ())]
     covered += [] if baseline is None else [baseline]
     widest = max(map(svg.text_width, labels), default=0.0)
     # Where long labels would crowd out the bars they get a line of their own.
@@ -234,9 +250,9 @@ def bar_chart(
     slot = _THICKNESS * len(groups) + (32 if own_line else 12)
     top = used + 4 + 20.0 * len(references)
     bottom = top + slot * len(labels)
-    written = [svg.text_width(show(v)) for v in covered if math.isfinite(v)]
-    errors = [svg.text_width(f" ± {number(e, 2)}") for g in groups for e in g.errors or () if e]
-    right = width - 10 - max(written, default=0.0) - max(errors, default=0.0)
+    known = [(g, i) for g in groups for i, v in enumerate(g.values) if v is not None]
+    written = [svg.text_width(group.said(i, show)) for group, i in known]
+    right = width - 10 - max(written, default=0.0)
     across = scale(covered, left, right, log=log, count=max(2, int((right - left) // 100)))
     origin = float(across(across.low if baseline is None else baseline))
     parts = [legend, svg.x_axis(across, top, bottom, axis_label)]
@@ -256,13 +272,12 @@ def bar_chart(
                 parts.append(svg.text(origin + 6, y_bar + 14, "not measured", dim=True))
                 continue
             box = (min(origin, end), y_bar + 1, max(abs(end - origin), 1.5), _THICKNESS - 3)
-            error = group.error(i)
-            said = show(value) + (f" ± {number(error, 2)}" if error is not None else "")
+            said, span = group.said(i, show), group.span(i)
             says = f"{label}{' · ' * bool(group.name)}{group.name}: {said}"
             parts.append(svg.rect(*box, ink[i], says, ' class="bar" rx="3"'))
             reach = end
-            if error:
-                start, reach = (float(across(value + sign * error)) for sign in (-1, 1))
+            if span is not None:
+                start, reach = map(float, across(span))
                 middle = y_bar + (_THICKNESS - 1) / 2
                 parts.append(svg.line(start, middle, reach, middle, 1.0, ' stroke-width="1.6"'))
                 parts += [svg.line(x, middle - 4, x, middle + 4, 1.0) for x in (start, reach)]

@@ -39,7 +39,7 @@ def color(given: Color) -> str:
 def text_width(text: str) -> float:
     """About how many pixels a text takes; a little too many rather than too few."""
     narrow = sum(letter in "iljtf.,:;|!'1 ()[]r" for letter in text)
-    wide = sum(letter in "mwMW@%—" for letter in text)
+    wide = sum(letter in "mwMW@%—…" for letter in text)
     return TEXT_SIZE * (0.58 * len(text) - 0.22 * narrow + 0.3 * wide)
 
 

@@ -112,7 +112,7 @@ def parse_constraints(
         **file.rates(),
         **file.lookahead(),
         "linear": list(file.linear()),
-        "state": [StateRow(*row) for row, _ in file.state_rows(file.part("state"))],
+        "state": [row for row, _ in file.state_rows(file.part("state"))],
         "barriers": list(file.barriers()),
         "emergency": file.emergency(),
         "recovery": file.recovery(),
@@ -179,10 +179,6 @@ def _known(node: Node, name: Any, known: Signals, what: str) -> SignalLike:
 
 def _is_hard(entry: Mapping[str, Node]) -> bool:
     return entry["hard"].flag() if "hard" in entry else True
-
-
-# Name, weights, offset, hard, scale and alarm of a row.
-Row = tuple[str, list[float], float, bool, float, Alarm]
 
 
 @dataclass(frozen=True)
@@ -292,7 +288,7 @@ class _File:
             shares = sign * weights * (high - low) / 2.0
             rest = sign * (bound - float(weights @ (low + high)) / 2.0)
             alarm = self.alarm(entry, weights, self.actuators)
-            yield LinearRow(name, shares.tolist(), rest, _is_hard(entry), alarm=alarm)
+            yield LinearRow(name, shares.tolist(), rest, hard=_is_hard(entry), alarm=alarm)
 
     # Signals -------------------------------------------------------------------------------------
 
@@ -335,14 +331,14 @@ class _File:
 
     def state_rows(
         self, part: Mapping[str, Node], extra: tuple[str, ...] = ()
-    ) -> Iterator[tuple[Row, dict[str, Node]]]:
+    ) -> Iterator[tuple[StateRow, dict[str, Node]]]:
         """The rows of a part, each with its entries."""
         for name, node in part.items():
             entry = node.entries(ROW_KEYS + extra)
             weights, bound, sign, scale = self.sum(node, entry, self.signals, "signal")
             alarm = self.alarm(entry, weights, self.signals)
-            row = (name, (-sign * weights).tolist(), sign * bound, _is_hard(entry), scale, alarm)
-            yield row, entry
+            options = {"hard": _is_hard(entry), "scale": scale, "alarm": alarm}
+            yield StateRow(name, (-sign * weights).tolist(), sign * bound, **options), entry
 
     def alarm(self, entry: Mapping[str, Node], weights: np.ndarray, known: Signals) -> Alarm:
         priority = entry["alarm"].text(("low", "medium", "high")) if "alarm" in entry else "medium"
@@ -366,11 +362,12 @@ class _File:
                     )
             if "disturbance" in entry:
                 node = entry["disturbance"]
-                unit = next(s.unit for s, w in zip(self.signals.values(), row[1], strict=True) if w)
+                known = zip(self.signals.values(), row.weights, strict=True)
+                unit = next(signal.unit for signal, weight in known if weight)
                 options["disturbance"] = _value_in(node, unit, difference=True)
                 if options["disturbance"] < 0.0:
                     raise node.error(f"{node.value}; it must not be negative")
-            yield Barrier(*row, **options)
+            yield Barrier(**vars(row), **options)
 
     def lookahead(self) -> dict[str, Any]:
         if not self.part("lookahead"):
@@ -380,7 +377,7 @@ class _File:
         for name in ("steps", "rows"):
             if name not in entry:
                 raise node.error(f"{name} is missing")
-        rows = [StateRow(*row) for row, _ in self.state_rows(entry["rows"].entries())]
+        rows = [row for row, _ in self.state_rows(entry["rows"].entries())]
         return {"horizon": entry["steps"].whole(1, MOST_STEPS), "lookahead": rows}
 
     def backup(self, loops: Callable[[Array], Array] | None) -> Callable[[Array], Array] | None:

@@ -35,7 +35,7 @@ Actions are in [-1, 1] (shares of the actuators' ranges), observations in physic
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -68,33 +68,31 @@ USUAL_ALARM = Alarm()
 
 @dataclass(frozen=True)
 class Row:
-    """Named weights of signals or actuators."""
+    """Named weights of signals or actuators.
+
+    scale: the size of the numbers in their sum, which decides how exactly it can be known.
+    """
 
     name: str
     weights: Sequence[float]
+    _: KW_ONLY
+    hard: bool = True
+    scale: float | None = None
+    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)
 class LinearRow(Row):
-    """weights.u <= bound, weights (m,) of the action. scale: the size of the numbers in it."""
+    """weights.u <= bound, weights (m,) of the action."""
 
     bound: float
-    hard: bool = True
-    scale: float | None = None
-    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)
 class StateRow(Row):
-    """weights.x + offset >= 0, weights (n,) of the observation, all in physical units.
-
-    scale: the size of the numbers in that sum, which decides how exactly it can be known.
-    """
+    """weights.x + offset >= 0, weights (n,) of the observation, all in physical units."""
 
     offset: float
-    hard: bool = True
-    scale: float | None = None
-    alarm: Alarm = USUAL_ALARM
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,12 @@ class Policy:
     @classmethod
     def load(cls, folder: str | Path = ".") -> "Policy":
         """The policy of a bundle, after checking that every file is as it was exported."""
-        manifest, files = _read(folder)
+        manifest, files = read_bundle(folder, KIND, VERSION)
+        known = {"gravity", "turning", "joints", "joint_speeds", "last_action", "command", "clock"}
+        strange = [part["name"] for part in manifest["observation"] if part["name"] not in known]
+        if strange or manifest["network"]["activation"] not in ACTIVATIONS:
+            what = strange or manifest["network"]["activation"]
+            raise ValueError(f"{folder} asks for {what}, which this runtime does not know")
         with np.load(io.BytesIO(files["policy.npz"])) as file:
             arrays = {name: file[name] for name in file.files}
         layers = manifest["network"]["layers"]
@@ -181,21 +186,6 @@ def _down(quaternion: np.ndarray) -> np.ndarray:
 
 
 # Bundles ---------------------------------------------------------------------------------------
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a robot's bundle, which is as it was exported."""
-    return _read(folder)[0]
-
-
-def _read(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    manifest, files = read_bundle(folder, KIND, VERSION)
-    known = {"gravity", "turning", "joints", "joint_speeds", "last_action", "command", "clock"}
-    strange = [part["name"] for part in manifest["observation"] if part["name"] not in known]
-    if strange or manifest["network"]["activation"] not in ACTIVATIONS:
-        what = strange or manifest["network"]["activation"]
-        raise ValueError(f"{folder} asks for {what}, which this runtime does not know")
-    return manifest, files
 
 
 def read_bundle(

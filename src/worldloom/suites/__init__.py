@@ -188,6 +188,7 @@ def make_checked(name: str, options: Mapping[str, Any], label: str) -> "PureEnv"
     except (TypeError, OverflowError) as error:
         if not options:
             raise
+        _check_kinds(name, options, label)
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{label}: an option is not known or of the wrong type ({reason}); "
@@ -196,21 +197,19 @@ def make_checked(name: str, options: Mapping[str, Any], label: str) -> "PureEnv"
     return env
 
 
+def _check_kinds(name: str, options: Mapping[str, Any], label: str) -> None:
+    """A ValueError that names the first option of another type than its world says it has."""
+    from worldloom.training.config import convert
+
+    known = world_parameters(name) or {}
+    for option, value in options.items():
+        if option in known and known[option].annotation is not inspect.Parameter.empty:
+            convert(f"{label}: {option}", value, known[option].annotation)
+
+
 def world_parameters(name: str) -> "dict[str, inspect.Parameter] | None":
     """Options of a world by name, with defaults and types; None where only its maker knows."""
     if _KEPT.fullmatch(name):
         return {}
-    function = maker(name)
-    known = dict(inspect.signature(function).parameters)
-    named = {n: p for n, p in known.items() if p.kind is not p.VAR_KEYWORD}
-    if named == known:
-        return known
-    # Our own makers hand their **rules to the function `world` beside them, which names them.
-    inner = function.func if isinstance(function, functools.partial) else function
-    rules = getattr(inspect.getmodule(inner), "world", None)
-    if rules is None or not inner.__module__.startswith("worldloom."):
-        return None
-    beside = dict(inspect.signature(rules).parameters)
-    if any(p.kind is p.VAR_KEYWORD for p in beside.values()):
-        return None
-    return beside | named
+    known = dict(inspect.signature(maker(name)).parameters)
+    return None if any(p.kind is p.VAR_KEYWORD for p in known.values()) else known

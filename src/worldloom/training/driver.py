@@ -173,15 +173,14 @@ def _drive(run: "Run", resume: bool, hooks: Sequence[Hook], command: str) -> "Ru
                 checkpoints.forget_after(trainer.iteration)
             set_clock(run)
         elif leads():
-            for name, content in run.problem.files.items():
-                write = write_text if isinstance(content, str) else write_bytes
-                write(folder / name, content)  # pyright: ignore[reportArgumentType]
+            _write_files(run)
             checkpoints = Checkpoints(folder / "checkpoints")
             ends.callback(checkpoints.close)
         # All processes get the signal: those that follow must wait for what the leader says.
         with stop_when_asked(_say_so) as stop:
             if leads():
-                write_json(folder / "config.json", _header(run, command, resume))
+                known = read_header(folder).get("references") if resume else None
+                write_json(folder / "config.json", _header(run, command, known))
             for hook in hooks:
                 hook.on_start(run)
             told = _Hooks(hooks)
@@ -197,6 +196,35 @@ def _drive(run: "Run", resume: bool, hooks: Sequence[Hook], command: str) -> "Ru
                 phase(hook.phase)
             hook.on_end(run)
     return run
+
+
+def _write_files(run: "Run") -> None:
+    for name, content in run.problem.files.items():
+        write = write_text if isinstance(content, str) else write_bytes
+        write(run.folder / name, content)  # pyright: ignore[reportArgumentType]
+
+
+def write_stopped(
+    run: "Run", metrics: Mapping[str, Any], references: Mapping[str, Any], command: str = ""
+) -> None:
+    """Writes a run that was trained as one of many, as if it had been stopped where it is.
+
+    `worldloom train --resume` goes on with it. metrics (iterations, ...): of all its iterations,
+    or none.
+    """
+    run.folder.mkdir(parents=True)
+    _write_files(run)
+    write_json(run.folder / "config.json", _header(run, command, references))
+    rows = _Rows()
+    rows.on_start(run)
+    with closing(rows):
+        if metrics:
+            rows.on_iterations(run, _rows_of(run, 0, metrics, 0.0))
+        if run.evaluation is not None:
+            rows.on_evaluation(run, run.evaluation)
+    write_json(run.folder / "timing.json", run.timing())
+    with closing(Checkpoints(run.folder / "checkpoints")) as checkpoints:
+        checkpoints.save(run.iteration, run.trainer.state())
 
 
 def _say_so() -> None:
@@ -215,8 +243,8 @@ def set_clock(run: "Run") -> None:
             run.eval_seconds += row.get("eval_seconds", 0.0)
 
 
-def _header(run: "Run", command: str, resume: bool) -> dict[str, Any]:
-    known = read_header(run.folder).get("references") if resume else None
+def _header(run: "Run", command: str, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What config.json holds; known: what random play scores, where it was played already."""
     if known is None:
         phase("playing at random")
         known = reference_rows(run.problem.references(run.evaluator, run.agents))
@@ -271,6 +299,21 @@ class _Rows(Hook):
                 sink.close()
 
 
+def _rows_of(run: "Run", first: int, metrics: Row, before: float) -> list[dict[str, Any]]:
+    """A row for each iteration after `first`, with its share of the seconds since `before`."""
+    count, each = run.iteration - first, run.trainer.steps_per_iteration
+    share = (run.train_seconds - before) / max(count, 1)
+    return [
+        {
+            "iteration": first + n,
+            "steps": (first + n) * each,
+            **{name: values[n - 1] for name, values in metrics.items()},
+            "seconds": round(before + share * n, 4),
+        }
+        for n in range(1, count + 1)
+    ]
+
+
 def _advance(run: "Run", hooks: _Hooks) -> None:
     """One chunk, and what it came to: a row for each iteration, with its share of the seconds."""
     phase("training")
@@ -280,16 +323,7 @@ def _advance(run: "Run", hooks: _Hooks) -> None:
     compiled = trainer.compile_seconds - compiled
     run.train_seconds += time.perf_counter() - start - compiled
     finite = metrics.pop("finite")
-    each = (run.train_seconds - before) / len(finite)
-    rows = [
-        {
-            "iteration": first + n,
-            "steps": (first + n) * trainer.steps_per_iteration,
-            **{name: values[n - 1] for name, values in metrics.items()},
-            "seconds": round(before + each * n, 4),
-        }
-        for n in range(1, len(finite) + 1)
-    ]
+    rows = _rows_of(run, first, metrics, before)
     hooks.tell("on_iterations", run, rows)
     if not finite.all():
         raise ValueError(

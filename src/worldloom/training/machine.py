@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -49,14 +48,6 @@ def _memory_gb() -> float | None:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):
         return None
-
-
-def peak_memory_mb() -> float:
-    """The largest resident size this process has had."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def cache_folder() -> Path:

@@ -41,7 +41,7 @@ class Suite:
     common settings. defaults(env, algo): settings that differ from the common defaults, nested as
     in a config file; with algo=None it names the usual algorithm, too. problem(config, folder):
     what a loop needs; `folder` is that of a run that goes on, or None. page(folder): writes a
-    run's report.html. rules: a dataclass of the world's options where the maker's signature does
+    run's report.html. rules: by world, a dataclass of its options where the maker's signature does
     not tell them. export(run, folder): writes a policy's bundle. film(run, path, seed): writes a
     GIF of an episode. play(run or env, seed): lets a person play. studio(run or env): a `Session`
     for the browser, which the module `studio.js` beside it shows. presets: settings by name to
@@ -61,7 +61,7 @@ class Suite:
     page: Callable[[Path], Path]
     export: Callable[..., Path]
     settings: type = NoSettings
-    rules: type | None = None
+    rules: Mapping[str, type] = field(default_factory=dict)
     film: Callable[..., Path] | None = None
     play: Callable[..., Any] | None = None
     studio: "Callable[..., Session] | None" = None
@@ -75,7 +75,7 @@ class Suite:
 
     def rules_of(self, env: str) -> type | None:
         """The dataclass of a world's options; a registered world has options of its own."""
-        return self.rules if env in self.worlds else None
+        return self.rules.get(env)
 
 
 class Session(Protocol):
@@ -102,12 +102,14 @@ class Session(Protocol):
         ...
 
 
-def usual_parts(package: str) -> dict[str, Any]:
-    """What every suite has at the same place of its package, imported when it is needed."""
-    return {
-        "problem": lazy(f"{package}.problem:make_problem"),
-        "page": lazy(f"{package}.page:write_report"),
-    }
+def parts_of(package: str, **parts: str) -> dict[str, Any]:
+    """Functions of a suite's package as "module:function", imported when they are called.
+
+    Beside `parts` those that all suites have at the same place, and the usual export of a policy.
+    """
+    usual = {"problem": "problem:make_problem", "page": "page:write_report"}
+    made = {name: lazy(f"{package}.{path}") for name, path in (usual | parts).items()}
+    return {"export": lazy("worldloom.serving.policy_export:export_run")} | made
 
 
 class Evaluation(Protocol):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from PIL import Image, ImageSequence
 
 from worldloom.report.colors import rgb
 from worldloom.suites.arc import (
@@ -249,16 +248,6 @@ def test_an_episode_as_png_has_the_size_of_its_svg():
     assert np.abs(np.array(image.size) - sides).max() <= 1
 
 
-def test_a_film_has_a_frame_for_every_shot(tmp_path):
-    path = arc.episode_gif(SHOTS, tmp_path / "films" / "e.gif", target=colours("9"), solved=False)
-    with Image.open(path) as film:
-        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(film)]
-    assert len(frames) == len(SHOTS)
-    for frame, shot in zip(frames, SHOTS, strict=True):
-        middle = np.array(pixel(frame, 13, 13))  # of the first cell, which is 26 pixels wide
-        assert np.abs(middle - rgb(PALETTE[shot.grid[0, 0]])).max() <= 8
-
-
 def test_pictures_refuse_what_they_cannot_draw():
     with pytest.raises(ValueError, match="colours 0 to 9"):
         cells(np.full((2, 2), 10), 5)
@@ -266,8 +255,6 @@ def test_pictures_refuse_what_they_cannot_draw():
         cells(np.zeros(4, int), 5)
     with pytest.raises(ValueError, match="no shot"):
         episode_svg([])
-    with pytest.raises(ValueError, match="no shot"):
-        arc.episode_gif([], "nowhere.gif")
     with pytest.raises(ValueError, match="scale=0"):
         cells(START, 5).png(scale=0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from worldloom.suites.grid.problem import make_problem, new_trainer
-from worldloom.suites.grid.suite import SUITE
+from worldloom.suites.grid.suite import SUITE, WORLDS
 from worldloom.training.config import make_config
 from worldloom.training.loops import turn_loop
 
@@ -140,3 +140,14 @@ def test_a_shared_network_is_saved_and_loaded_as_one(tmp_path):
 def test_what_cannot_be_trained_so_is_refused(algo, changes, message):
     with pytest.raises(ValueError, match=message):
         new_trainer(settings(algo, True, **changes))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("algo", ["iqn", "dqn", "qlearning", "ppo", "vdn"])
+def test_the_usual_settings_of_every_world_hold_what_they_learn_from(world, algo):
+    """`worldloom train WORLD` begins: memories hold an episode, minibatches are whole."""
+    config = make_config(SUITE, {"env": world, "algo": algo})
+    loop = turn_loop(config, make_problem(config))
+    iterations = config.steps / loop.steps_per_iteration
+    assert iterations >= 8
+    assert config.eval_every >= loop.steps_per_iteration

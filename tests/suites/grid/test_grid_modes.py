@@ -130,6 +130,7 @@ def simultaneous(tiny):
     return {mode: make_repeat(loop, mode)(copy_of(start), 10) for mode in JAX_MODES}
 
 
+@pytest.mark.slow
 def test_all_modes_choose_the_same_actions_when_turns_are_simultaneous(simultaneous):
     fused, metrics = simultaneous["jax_fused"]
     assert fused.replay.size.tolist() == [510] * 3  # 500 turns and ten last observations

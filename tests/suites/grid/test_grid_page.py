@@ -434,3 +434,19 @@ def test_tables_round_numbers_and_name_nested_settings():
     assert '<td class="n">1.235</td>' in html
     assert '<td class="n">\u2013</td>' in html
     assert page.table([], []) is None
+
+
+def test_films_that_are_too_large_for_a_page_are_left_out(make_run, tmp_path):
+    folder = make_run(tmp_path / "run")
+    film = (folder / "eval.gif").read_bytes()
+    for thousands, size in enumerate((200_000, 300_000, 700_000)):
+        path = folder / f"training-{1000 * thousands:09d}.gif"
+        path.write_bytes(film + bytes(size))
+    for path in (folder / "training-000001600.gif", folder / "training-000096000.gif"):
+        path.unlink()
+    (folder / "eval.gif").write_bytes(film + bytes(300_000))
+    written = write_report(folder)
+    assert written.stat().st_size < 2_000_000
+    text = written.read_text()
+    assert "Step 1,000" in text
+    assert "Step 2,000" not in text, "the one most like the film of the trained agents"

@@ -1,6 +1,7 @@
 """Cross-play: the agents of one run beside those of others."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -61,6 +62,15 @@ def test_partners_of_another_world_are_refused(runs, tmp_path, capsys):
     worldloom.train("tag", out=tmp_path / "other", **SMALL | PQN | {"world": world})
     assert main(["eval", str(runs / "a"), "--partners", str(tmp_path)]) == 2
     assert "was trained in another world" in capsys.readouterr().err
+    assert main(["eval", str(runs / "a"), "--partners", str(tmp_path / "other")]) == 2
+    assert "was trained in another world" in capsys.readouterr().err
+    for name in ("b", "other"):  # among others, those of other worlds and suites are left out
+        shutil.copytree((runs if name == "b" else tmp_path) / name, tmp_path / "both" / name)
+    (tmp_path / "both/robot").mkdir()
+    about = {"suite": "robot", "config": {"env": "biped", "task": "stand"}}
+    (tmp_path / "both/robot/config.json").write_text(json.dumps(about))
+    assert main(["eval", str(runs / "a"), "--partners", str(tmp_path / "both"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == ["a", "b"]
     (tmp_path / "empty").mkdir()
     assert main(["eval", str(runs / "a"), "--partners", str(tmp_path / "empty")]) == 2
     assert "holds no other run" in capsys.readouterr().err

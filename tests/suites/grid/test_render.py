@@ -67,6 +67,19 @@ def share_of_color(pixels, color, within=40):
     return (np.abs(pixels - np.array(color)).max(axis=-1) <= within).mean()
 
 
+def test_films_of_long_episodes_are_abridged(random_walk):
+    assert render.abridged(50) == list(range(51))
+    shown = render.abridged(1000)
+    assert shown[:81] == list(range(81)), "turn by turn at first"
+    assert shown[-1] == 1000
+    assert len(shown) == len(set(shown)) == 121
+    states, rewards = random_walk(treasurehunt(), 9)
+    whole = render.frames(treasurehunt(), states, rewards)
+    some = render.frames(treasurehunt(), states, rewards, chosen=[0, 7])
+    for frame, turn in zip(some, (0, 7), strict=True):
+        np.testing.assert_array_equal(frame, whole[turn])
+
+
 def test_every_agent_stands_in_its_own_colour_on_its_own_cell_and_nowhere_else():
     world = field(num_agents=8)
     places = np.array([[2 + i // 3, 2 + i % 3] for i in range(8)])

@@ -12,7 +12,8 @@ from worldloom import suites
 from worldloom.serving.bundle import load_bundle
 from worldloom.suites.plant import data_command
 from worldloom.suites.plant.suite import SUITE
-from worldloom.training.sweep import sweep
+from worldloom.training.sweeps.source import Search
+from worldloom.training.sweeps.sweep import Place, sweep
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -78,7 +79,7 @@ def test_it_is_loaded_evaluated_and_exported(trained, tmp_path):
 
 def test_it_is_swept(tmp_path):
     grid = [("bc.learning_rate", [1e-3, 1e-4])]
-    rows, _ = sweep(SUITE, {"env": "mine", **TINY}, grid, 2, tmp_path)
+    rows, _ = sweep(SUITE, {"env": "mine", **TINY}, grid, Search(seeds=2), Place(tmp_path))
     assert [len(row["scores"]) for row in rows] == [2, 2]
     assert all(np.isfinite(row["mean"]) for row in rows)
 

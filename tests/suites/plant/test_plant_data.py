@@ -20,7 +20,13 @@ def some():
     return make_data("reactor", "mixed", 3000, seed=1)
 
 
-@pytest.mark.parametrize("name", suites.names("plant"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n == "reactor" else pytest.param(n, marks=pytest.mark.slow)
+        for n in suites.names("plant")
+    ],
+)
 def test_better_controllers_earn_more(name):
     """On average over the episodes of one batch; the gaps are wider than chance explains."""
     returns = {}

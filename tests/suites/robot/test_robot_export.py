@@ -22,7 +22,7 @@ from worldloom.nn import actor_critic
 from worldloom.nn.actor_critic import ActorCritic
 from worldloom.nn.networks import Networks
 from worldloom.nn.normaliser import Normaliser
-from worldloom.serving.policy_runtime import ACTIVATIONS, Policy, digest_of, read_manifest
+from worldloom.serving.policy_runtime import ACTIVATIONS, Policy, digest_of
 from worldloom.suites.robot.export import export, export_policy, policy_layers
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.types import Observation
@@ -271,16 +271,16 @@ def test_a_bundle_of_another_version_or_kind_is_refused(broken, tmp_path):
 
     rewrite(version=1)
     with pytest.raises(ValueError, match="version 1, this worldloom reads 3"):
-        read_manifest(broken)
+        Policy.load(broken)
     rewrite(kind="a poem")
     with pytest.raises(ValueError, match="'a poem', not the manifest of a worldloom robot policy"):
-        read_manifest(broken)
+        Policy.load(broken)
     rewrite(observation=[*about["observation"], {"name": "sonar", "size": 1, "scale": 1.0}])
     with pytest.raises(ValueError, match="sonar"):
-        read_manifest(broken)
+        Policy.load(broken)
     (broken / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
-        read_manifest(broken)
+        Policy.load(broken)
     with pytest.raises(ValueError, match=r"no manifest\.json"):
         Policy.load(tmp_path)
 
@@ -336,8 +336,8 @@ def test_a_bundle_is_replaced_and_other_folders_are_left_alone(bundle, walking, 
     target = shutil.copytree(bundle, tmp_path / "bundle")
     arguments = (walking.robot, walking.task, state.params)
     export_policy(target, *arguments, activation="tanh")
-    assert read_manifest(target)["network"]["activation"] == "tanh"
-    assert read_manifest(target)["network"]["observation_limit"] is None
+    assert Policy.load(target).manifest["network"]["activation"] == "tanh"
+    assert Policy.load(target).manifest["network"]["observation_limit"] is None
     letters = tmp_path / "letters"
     letters.mkdir()
     (letters / "dear.txt").write_text("keep me")
@@ -407,7 +407,7 @@ def test_a_run_is_exported_and_its_bundle_replaced(walking, learner, tmp_path):
     run = run_of(walking, state, "ppo", ppo.config)
     folder = export(run, tmp_path / "bundle", onnx=False)
     assert not (folder / "policy.onnx").exists()
-    assert read_manifest(folder)["network"]["layers"] == [48, 64, 32, 13]
+    assert Policy.load(folder).manifest["network"]["layers"] == [48, 64, 32, 13]
     assert export(run, folder) == folder
 
 

@@ -101,6 +101,7 @@ function over(u, spec) {
       ctx.textAlign = left ? "left" : "right";
       ctx.fillText(`${name} ${number(value, 3)}`, x + (left ? 5 : -5) * px, box.top + 11 * px);
     });
+    const named = [];  // where names stand already: left, right, bottom
     spec.references.forEach(([name, value], i) => {
       // One that lies beyond the axis is named at its edge.
       const {min, max} = u.scales.y, beyond = value > max ? "↑ " : value < min ? "↓ " : "";
@@ -114,7 +115,10 @@ function over(u, spec) {
       // Every other name stands at the left: lines that are close keep theirs apart.
       ctx.textAlign = i % 2 ? "left" : "right";
       const words = `${beyond}${name} ${number(value, 3)}`, x = i % 2 ? box.left + 4 * px : box.left + box.width - 4 * px;
-      const up = y - 18 * px > box.top ? y - 6 * px : y + 14 * px;
+      let up = y - 18 * px > box.top ? y - 6 * px : y + 14 * px;
+      const wide = ctx.measureText(words).width, left = i % 2 ? x : x - wide, step = up < y ? -15 * px : 15 * px;
+      while (named.some(([a, b, at]) => left < b && a < left + wide && Math.abs(at - up) < 14 * px)) up += step;
+      named.push([left, left + wide, up]);
       ctx.lineWidth = 3 * px;
       ctx.setLineDash([]);
       ctx.strokeStyle = css("--paper");
@@ -171,7 +175,7 @@ function plot(box) {
     .map(i => all.indexOf(line.x[i]));
   const group = box.closest(".pairs");
   const u = new uPlot({
-    width: box.clientWidth, height: spec.height - 50, padding: [8, 12, 0, 0],
+    width: box.clientWidth, height: spec.height - 50, padding: [8, 22, 0, 0],
     legend: {show: !spec.cells, markers: {width: 0, fill: (u, s) => ink((lines[s - 1] ?? spec.shades[s - 1 - lines.length]).color)}},
     cursor: {
       dataIdx: nearest, drag: {x: true, y: false}, points: {size: 8},

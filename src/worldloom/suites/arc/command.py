@@ -233,6 +233,9 @@ def _show(args: Show) -> int:
         color = screen.color_system is not None and not screen.no_color
         text = task_text(task, color=color, width=screen.width, answers=args.answers)
         screen.print(text, soft_wrap=True)
+        given = {"--set": args.set, "--split": args.split}
+        flags = [word for flag, value in given.items() if value for word in (flag, value)]
+        console.next_steps(["arc", "play", args.task, *flags])
     return 0
 
 

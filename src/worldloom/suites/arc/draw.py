@@ -5,10 +5,9 @@ grid before each operation and, last, the answer; `shots_of` makes it from a rec
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -16,7 +15,6 @@ import numpy as np
 
 from worldloom.core.types import Array
 from worldloom.report import page
-from worldloom.report.gif import save_gif
 from worldloom.suites.arc import planes
 from worldloom.suites.arc.actions import decode
 from worldloom.suites.arc.environment import NAMES, NOWHERE
@@ -207,36 +205,6 @@ def episode_picture(
     ]
     body = flow([*panels, beside(drawn, 14)], width, 14, 20)
     return below([words(title, _TITLE), body], 16) if title else body
-
-
-def episode_gif(
-    shots: Sequence[Shot],
-    path: str | Path,
-    *,
-    target: np.ndarray | None = None,
-    solved: bool | None = None,
-    rules: Rules = "edit",
-    ms: int = 500,
-) -> Path:
-    """Writes an episode as a film, one frame for each shot, with the target beside it."""
-    if not shots:
-        raise ValueError("episode film: there is no shot; give at least the answer")
-    ends = [] if target is None else [target]
-    cell = cell_size([shot.grid for shot in shots] + ends, 2 * page.HALF, 2)
-    verdict, tone = _verdict(solved)
-    frames = [
-        below([shot.picture(cell), words(f"{n}  {shot.caption(rules)}")], 8)
-        for n, shot in enumerate(shots[:-1], start=1)
-    ]
-    frames.append(below([cells(shots[-1].grid, cell), words(verdict or "answer", tone=tone)], 8))
-    # All frames are as wide and as high as the largest of them.
-    width, height = max(f.width for f in frames), max(f.height for f in frames)
-    if target is not None:
-        aim = below([cells(target, cell), words("target", tone="soft")], 8)
-        frames = [beside([replace(frame, width=width), aim], 32) for frame in frames]
-        width, height = frames[0].width, max(height, aim.height)
-    images = [replace(frame, width=width, height=height).png() for frame in frames]
-    return save_gif(images, path, ms)
 
 
 # The terminal ------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ its static fields makes them compile again.
 """
 
 from collections.abc import Sequence
-from typing import get_args
+from dataclasses import fields
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -51,66 +52,52 @@ def make_config(
     tasks: TaskBuffer | TaskSet | Sequence[Task],
     *,
     operations: Sequence[int] | None = None,
-    rules: Rules = "edit",
-    extended: bool = False,
-    start: Start = "input",
-    demonstrations: int = 0,
-    evaluation: bool = False,
-    max_steps: int = 100,
-    max_trials: int = 3,
-    start_edits: int = 3,
-    **rewards: float,
+    **options: Any,
 ) -> ArcConfig:
-    """A checked `ArcConfig`; `operations` lists the allowed ones (default: all of the rule set).
+    """A checked `ArcConfig`, whose fields are the options; what it says of them holds here, too.
 
-    `rewards` may give similarity_weight, step_penalty, success_bonus, wrong_penalty and
-    invalid_penalty. `max_trials=-1` allows any number of submissions.
+    `operations` lists the allowed ones (default: all of the rule set). `max_trials=-1` allows any
+    number of submissions.
     """
-    for name, value, kind in (("rules", rules, Rules), ("start", start, Start)):
-        if value not in get_args(kind):
-            raise ValueError(f"arc: there is no {name}={value!r}; {suggest(value, get_args(kind))}")
-    if extended and rules != "edit":
-        raise ValueError('arc: extended operations belong to rules="edit"')
-    for name, value in rewards.items():
-        if name not in REWARDS:
-            known = [*(make_config.__kwdefaults__ or {}), *REWARDS]
+    known = ["operations", *(f.name for f in fields(ArcConfig)[2:])]
+    for name in options:
+        if name not in known:
             raise ValueError(f"arc: there is no option {name!r}; {suggest(name, known)}")
-        if not np.isfinite(value):
-            raise ValueError(f"arc: {name}={value}; rewards must be finite numbers")
-    if max_steps < 1:
-        raise ValueError(f"arc: max_steps={max_steps}; it must be at least 1")
-    if max_trials == 0:
-        raise ValueError("arc: max_trials=0 allows no submission; use 1 or more, or -1 for any")
-    if demonstrations < 0 or start_edits < 0:
-        raise ValueError(
-            f"arc: demonstrations={demonstrations} and start_edits={start_edits} must be 0 or more"
-        )
-    buffer = tasks if isinstance(tasks, TaskBuffer) else pack_tasks(tuple(tasks))
-    if evaluation and start in ("target_blank", "curriculum"):
-        raise ValueError(
-            f'arc: start={start!r} tells of the answer, which evaluation hides; use "input" or '
-            '"blank"'
-        )
-    if evaluation and not np.all(np.asarray(buffer.tests_count) > 0):
-        raise ValueError("arc: evaluation needs test pairs with answers in every task")
-    total = NUM_EXTENDED_OPERATIONS if extended else NUM_OPERATIONS
+    total = NUM_EXTENDED_OPERATIONS if options.get("extended") else NUM_OPERATIONS
     allowed = list(range(total) if operations is None else operations)
     for operation in allowed:
         if not 0 <= operation < total:
             raise ValueError(f"arc: there is no operation {operation}; they are 0 to {total - 1}")
-    return ArcConfig(
-        tasks=buffer,
+    config = ArcConfig(
+        tasks=tasks if isinstance(tasks, TaskBuffer) else pack_tasks(tuple(tasks)),
         operation_mask=jnp.asarray(np.isin(np.arange(total), allowed)),
-        max_steps=max_steps,
-        max_trials=max_trials,
-        start_edits=start_edits,
-        evaluation=evaluation,
-        rules=rules,
-        extended=extended,
-        start=start,
-        demonstrations=demonstrations,
-        **rewards,
+        **options,
     )
+    for name, value, kind in (("rules", config.rules, Rules), ("start", config.start, Start)):
+        if value not in get_args(kind):
+            raise ValueError(f"arc: there is no {name}={value!r}; {suggest(value, get_args(kind))}")
+    if config.extended and config.rules != "edit":
+        raise ValueError('arc: extended operations belong to rules="edit"')
+    for name in REWARDS:
+        if not np.isfinite(getattr(config, name)):
+            raise ValueError(f"arc: {name}={getattr(config, name)}; rewards must be finite numbers")
+    if config.max_steps < 1:
+        raise ValueError(f"arc: max_steps={config.max_steps}; it must be at least 1")
+    if config.max_trials == 0:
+        raise ValueError("arc: max_trials=0 allows no submission; use 1 or more, or -1 for any")
+    if config.demonstrations < 0 or config.start_edits < 0:
+        raise ValueError(
+            f"arc: demonstrations={config.demonstrations} and start_edits={config.start_edits} "
+            "must be 0 or more"
+        )
+    if config.evaluation and config.start in ("target_blank", "curriculum"):
+        raise ValueError(
+            f'arc: start={config.start!r} tells of the answer, which evaluation hides; use "input" '
+            'or "blank"'
+        )
+    if config.evaluation and not np.all(np.asarray(config.tasks.tests_count) > 0):
+        raise ValueError("arc: evaluation needs test pairs with answers in every task")
+    return config
 
 
 # Scores ----------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.run_page import TRAINING, percent, share_error, spread, thin
 from worldloom.report.runs import Run, column, read_run
 from worldloom.suites.arc.draw import Shot, episode_picture
+from worldloom.suites.arc.games.page import write_report as write_game_report
 from worldloom.suites.arc.sheet import arrow, beside, cells
+from worldloom.suites.arc.suite import TASKS
 from worldloom.suites.arc.tasks import Task, read_tasks
 from worldloom.suites.arc.types import Rules
 
@@ -37,6 +39,8 @@ def write_report(folder: str | Path) -> Path:
     A run that is incomplete gives a page that says what is missing.
     """
     run = read_run(folder)
+    if run.settings.get("env") not in (None, TASKS):
+        return write_game_report(folder)
     missing: list[str] = []
     try:
         kept = read_tasks(run.path / TASKS_FILE)

@@ -34,9 +34,10 @@ from worldloom.suites.arc.evaluate import (
     references,
 )
 from worldloom.suites.arc.game import is_play, read_plays
+from worldloom.suites.arc.games import problem as games
 from worldloom.suites.arc.page import EPISODES_FILE, TASKS_FILE
 from worldloom.suites.arc.sources import load
-from worldloom.suites.arc.suite import ArcSettings, NetworkSizes
+from worldloom.suites.arc.suite import TASKS, ArcSettings, NetworkSizes
 from worldloom.suites.arc.tasks import TaskSet, longest_side, read_tasks
 from worldloom.suites.arc.types import ArcConfig, Observation, StepInfo, TaskBuffer
 from worldloom.suites.arc.world import make
@@ -51,7 +52,12 @@ FILM_KEY = 2_000_003  # and so do recordings
 
 
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
-    """What a loop needs to train on ARC tasks: those of the settings, or those a run has kept."""
+    """What a loop needs to train on ARC tasks: those of the settings, or those a run has kept.
+
+    Of a world that is not the one of tasks, what it needs to train in a game.
+    """
+    if config.env != TASKS:
+        return games.make_problem(config, folder)
     if getattr(config.hyper, "normalise_observations", False):
         raise ValueError(
             f"arc: {config.algo}.normalise_observations is for measured numbers; the colours of a "
@@ -89,6 +95,13 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         hooks=[TaskTable()],
         pictures=[Episodes()],
     )
+
+
+def film(run: Run, path: Path, seed: int = 0) -> Path:
+    """Writes a GIF of one greedy episode of a trained run in a game."""
+    if run.config.env == TASKS:
+        raise ValueError("--gif: runs on ARC tasks have no film; their report shows episodes")
+    return games.save_film(run, path, seed)
 
 
 # Tasks and worlds --------------------------------------------------------------------------------

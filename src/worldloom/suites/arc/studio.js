@@ -1,5 +1,11 @@
-// ARC: a set and a task to choose, above the page of `worldloom arc play`.
-export function mount(root, {about, ask, send, h}) {
+// ARC: a set and a task to choose, above the page of `worldloom arc play`; or a game.
+import {mountGame} from "./game.js";
+
+export function mount(root, tools) {
+  return tools.about.game ? mountGame(root, tools) : mountTasks(root, tools);
+}
+
+function mountTasks(root, {about, ask, send, h}) {
   const set = h("select", {id: "set", onchange: () => send({set: set.value})},
     about.sets.map(name => h("option", {value: name}, name)));
   let all = [];

@@ -6,12 +6,20 @@ from typing import Any
 from worldloom.core.names import shown, suggest
 from worldloom.core.protocols import PureEnv
 from worldloom.suites.arc.game import Game
+from worldloom.suites.arc.games.studio import GameSession
+from worldloom.suites.arc.games.world import GameWorld
 from worldloom.suites.arc.play import ROUTES
 from worldloom.suites.arc.problem import load_tasks
 from worldloom.suites.arc.sources import available, load
 from worldloom.suites.arc.tasks import TaskSet
 
 OWN = "those of the run"
+
+
+def session(target: Any) -> "ArcSession | GameSession":
+    """What is played in a world of the suite, or in that of a run."""
+    env = target if isinstance(target, PureEnv) else target.problem.env
+    return GameSession(target) if isinstance(env.base, GameWorld) else ArcSession(target)
 
 
 class ArcSession:

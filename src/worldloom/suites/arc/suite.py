@@ -1,14 +1,24 @@
-"""The arc suite: the Abstraction and Reasoning Corpus as worlds in which an agent edits a grid."""
+"""The arc suite: ARC tasks as worlds in which an agent edits a grid, and games of ARC-AGI-3's kind.
+
+Whatever is not the world `arc` is a game: ours, and those that users register.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from worldloom.core.checks import check_fields
-from worldloom.core.lazy import lazy
 from worldloom.core.names import shown
-from worldloom.training.suite import Suite, World, usual_parts
+from worldloom.training.suite import Suite, World, parts_of
 
+TASKS = "arc"  # the world of tasks
+GAMES = {
+    "glide": "a game: slide over ice until something is in the way",
+    "crates": "a game: push every crate onto a pad",
+    "doors": "a game: plates open doors, cracked floor holds once",
+    "lights": "a game: put out all lamps; a click switches five",
+    "flood": "a game: flood the board from a corner with colours",
+}
 SUBMIT = 34  # the operation without which nothing is solved
 
 
@@ -38,6 +48,20 @@ class ArcRules:
 
 
 @dataclass(frozen=True)
+class GameRules:
+    """Options of every game: those of `worldloom.suites.arc.games.world.make`."""
+
+    levels: str = ""  # a JSON file of levels in the place of the game's own
+    view: Literal["cells", "frame"] = "cells"  # a colour for each cell, or 64 x 64 pixels
+    start: Literal["first", "any"] = "first"  # the level that an episode begins with
+    max_actions: int = 300  # of an episode
+    lives: int | None = None  # the game's own where not given
+    level_reward: float = 1.0  # for a solved level
+    action_cost: float = 0.01  # of every action
+    life_cost: float = 0.1  # of a lost life
+
+
+@dataclass(frozen=True)
 class NetworkSizes:
     """Of the `GridActorCritic` and of `GridQValues`."""
 
@@ -52,7 +76,7 @@ class NetworkSizes:
 
 @dataclass(frozen=True)
 class ArcSettings:
-    """What runs on ARC take beyond the common settings.
+    """What runs on ARC tasks take beyond the common settings; those in games, `dataset` alone.
 
     Training sees the demonstration pairs alone; in evaluation every pair is played, whatever
     `eval_episodes` is.
@@ -133,8 +157,51 @@ BY_ALGORITHM: dict[str, Mapping[str, Any]] = {
 }
 
 
+# A level pays when it is solved, a few actions later than what solves it.
+IN_GAMES: dict[str, Mapping[str, Any]] = {
+    "ppo": {
+        "ppo": {
+            "unroll_length": 16,
+            "num_epochs": 4,
+            "num_minibatches": 4,
+            "gamma": 0.97,
+            "gae_lambda": 0.95,
+            "learning_rate": 1e-3,
+            "entropy_cost": 0.02,
+        },
+    },
+    "pqn": {
+        "pqn": {
+            "unroll_length": 16,
+            "num_minibatches": 8,
+            "gamma": 0.97,
+            "learning_rate": 1e-3,
+            "epsilon_updates": 100,
+        },
+    },
+    "dqn": {"num_worlds": 64, "dqn": {"gamma": 0.97, "buffer_size": 100_000}},
+    "bc": {"steps": 10_000, "eval_every": 0, "checkpoint_every": 0, "chunk": 1},
+}
+
+
+def game_defaults(env: str, algo: str | None) -> Mapping[str, Any]:
+    """Settings that learn our games in a minute or a few; training in these starts at any level."""
+    common = {
+        "algo": algo or "pqn",
+        "steps": 1_024_000,
+        "num_worlds": 128,
+        "eval_every": 256_000,
+        "eval_episodes": 32,
+        "checkpoint_every": 512_000,
+        "world": {"start": "any"} if env in GAMES else {},  # others may not have this option
+    }
+    return common | dict(IN_GAMES.get(algo or "pqn", {}))
+
+
 def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
-    """Settings that learn small tasks in minutes."""
+    """Settings that learn small tasks, and games, in minutes."""
+    if env != TASKS:
+        return game_defaults(env, algo)
     if algo == "greedy":
         raise ValueError(
             "arc: greedy is not trained: the editor reads the answers, and every run has its score "
@@ -152,17 +219,16 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
 SUITE = Suite(
     name="arc",
     worlds={
-        "arc": World(
+        TASKS: World(
             "worldloom.suites.arc.world:make",
             "edit a grid into the answer that demonstrations ask for",
         )
-    },
+    }
+    | {n: World(f"worldloom.suites.arc.games.{n}:make", text) for n, text in GAMES.items()},
     settings=ArcSettings,
-    rules=ArcRules,
+    rules={TASKS: ArcRules} | dict.fromkeys(GAMES, GameRules),
     defaults=defaults,
-    **usual_parts("worldloom.suites.arc"),
-    export=lazy("worldloom.serving.policy_export:export_run"),
-    studio=lazy("worldloom.suites.arc.studio:ArcSession"),
+    **parts_of("worldloom.suites.arc", film="problem:film", studio="studio:session"),
     commands={
         "arc": (
             "worldloom.suites.arc.command:command",

@@ -5,7 +5,6 @@ An agent faces the way of its last move, made or tried. In a world with the acti
 sideways and backwards like forwards; moves are up, down, left and right on the map in either case.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +13,8 @@ import numpy as np
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
-from worldloom.suites.grid.kinds import Kind
+from worldloom.suites.grid.kinds import WALL, Kind
+from worldloom.suites.grid.options import CommonOptions
 from worldloom.suites.grid.world import MOVES, OFFSETS, Act, GridState, GridWorld
 
 FACINGS = ("FacingUp", "FacingDown", "FacingLeft", "FacingRight")  # in the order of MOVES
@@ -22,22 +22,24 @@ LEFT_OF = np.array([2, 3, 1, 0], np.int32)  # the facing after a turn to the lef
 RIGHT_OF = np.array([3, 2, 0, 1], np.int32)
 
 
-def facing_kinds(color: tuple[int, int, int] = (64, 120, 220)) -> tuple[Kind, ...]:
-    """One kind of agent for each way it may face, so that everybody can see which."""
-    glyphs = zip(FACINGS, "^v<>", strict=True)
-    return tuple(Kind(name, glyph, color, passable=False) for name, glyph in glyphs)
+def facing_world(
+    common: CommonOptions, kinds: tuple[Kind, ...], actions: tuple[str, ...], **parts: Any
+) -> GridWorld:
+    """A world in which everybody can see which way an agent faces.
 
-
-def facing_actions(turning: bool, *own: str) -> tuple[str, ...]:
-    """Moves, turns where they are actions, and a world's own actions."""
-    return (*MOVES, *(("stay", "turn_left", "turn_right") if turning else ()), *own)
-
-
-def check_chances(world: str, chances: Mapping[str, float]) -> None:
-    """Raises ValueError unless every one is a chance."""
-    for name, chance in chances.items():
-        if not 0 <= chance <= 1:
-            raise ValueError(f"{world}: {name}={chance:g}; it must be a share or chance up to 1")
+    `kinds` come after Empty and Wall, `actions` after the moves, and the turns of `turning`.
+    """
+    agents = (
+        Kind(name, glyph, (64, 120, 220), passable=False)
+        for name, glyph in zip(FACINGS, "^v<>", strict=True)
+    )
+    turns = ("stay", "turn_left", "turn_right") if common.turning else ()
+    return common.world(
+        kinds=(Kind("Empty", ".", (0, 0, 0)), WALL, *kinds, *agents),
+        actions=(*MOVES, *turns, *actions),
+        agent=FACINGS[0],
+        **parts,
+    )
 
 
 def does(world: GridWorld, act: Act, name: str) -> Any:

@@ -23,12 +23,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
 from worldloom.suites.grid import beams
-from worldloom.suites.grid.beams import FACINGS
 from worldloom.suites.grid.kinds import Kind, bordered
+from worldloom.suites.grid.options import CommonOptions, common_options, episodic
 from worldloom.suites.grid.world import Act, GridParams, GridState, GridWorld
 
 FLOOR = 0
@@ -51,12 +49,10 @@ class CleanupState(struct.PyTreeNode):
     turn: Array  # () int32
 
 
+@common_options("cleanup", height=12, width=16, num_agents=5, radius=3, turning=False)
 def world(
+    common: CommonOptions,
     *,
-    height: int = 12,
-    width: int = 16,
-    num_agents: int = 5,
-    radius: int | None = 3,
     apple_value: float = 1.0,
     apple_rate: float = 0.05,
     pollution_rate: float = 0.02,
@@ -65,25 +61,20 @@ def world(
     beam_length: int = 3,
     beam_width: int = 1,
     beam_taper: bool = False,
-    turning: bool = False,
     zap: bool = False,
     fouling: Literal["each", "one"] = "each",
     fouling_delay: int = 0,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
 ) -> GridWorld:
     """The rules without time limit or frame stack: river on the left, orchard on the right."""
-    chances = {
-        "apple_rate": apple_rate,
-        "pollution_rate": pollution_rate,
-        "start_pollution": start_pollution,
-        "depletion": depletion,
-    }
-    beams.check_chances("cleanup", chances)
+    height, width = common.height, common.width
+    common.check_chances(
+        apple_rate=apple_rate,
+        pollution_rate=pollution_rate,
+        start_pollution=start_pollution,
+        depletion=depletion,
+    )
     if depletion == 0:
         raise ValueError("cleanup: depletion=0; it must be a share above 0")
-    if fouling not in ("each", "one"):
-        raise ValueError(f"cleanup: fouling={fouling!r}; use 'each' or 'one'")
     if width < 5:
         raise ValueError(f"cleanup: width={width} has no room for river, path and orchard; use 5")
     third = (width - 2) // 3
@@ -93,28 +84,20 @@ def world(
     one_rate = pollution_rate if fouling == "one" else 0.0
     numbers = (apple_rate, depletion, start_pollution, beam_length, beam_width)
     numbers += (one_rate, fouling_delay)
-    return GridWorld(
-        name="cleanup",
+    return beams.facing_world(
+        common,
         kinds=(
-            Kind("Empty", ".", (0, 0, 0)),
-            Kind("Wall", "#", (88, 92, 108), passable=False),
             Kind("Sand", ",", (226, 202, 150)),
             Kind("Water", "~", (60, 130, 210), becomes=every),
             Kind("Pollution", "&", (96, 92, 60)),
             Kind("Orchard", "%", (60, 140, 70)),
             Kind("Apple", "o", (214, 60, 60), value=apple_value),
-            *beams.facing_kinds(),
         ),
         maps=(
             (under_wall, *[row] * (height - 2), under_wall),
             bordered(height, width, "#", "."),
         ),
-        num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
-        actions=beams.facing_actions(turning, "clean", *(("zap",) if zap else ())),
-        agent=FACINGS[0],
+        actions=("clean", *(("zap",) if zap else ())),
         unseen=("Empty", "Sand"),
         setup=setup,
         interact=partial(interact, taper=beam_taper),
@@ -124,9 +107,7 @@ def world(
     )
 
 
-def make(*, horizon: int = 200, num_frames: int = 1, **rules) -> PureEnv:
-    """Cleanup with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=200)
 
 
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:

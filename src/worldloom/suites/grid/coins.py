@@ -11,44 +11,36 @@ what is seen; two agents that want one coin both stay (simultaneous) or the firs
 (interleaved), where there one of them gets it by lot.
 """
 
-from typing import Literal
-
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
-from worldloom.suites.grid.beams import check_chances
-from worldloom.suites.grid.kinds import Kind
+from worldloom.suites.grid.kinds import WALL, Kind
+from worldloom.suites.grid.options import CommonOptions, Number, common_options, episodic
 from worldloom.suites.grid.world import MOVES, Act, GridParams, GridState, GridWorld
 
 
 class CoinsParams(struct.PyTreeNode):
-    harm: Array  # () what the other loses when a coin of its colour is taken
+    harm: Number = 2.0  # what the other loses when a coin of its colour is taken
 
 
+@common_options("coins", CoinsParams, height=16, width=11, radius=5)
 def world(
+    common: CommonOptions,
     *,
-    height: int = 16,
-    width: int = 11,
-    radius: int | None = 5,
     coin_value: float = 1.0,
-    harm: float = 2.0,
     coin_rate: float = 0.0005,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
 ) -> GridWorld:
     """The rules without time limit or frame stack; a field for two without walls."""
-    check_chances("coins", {"coin_rate": coin_rate})
+    height, width = common.height, common.width
+    common.check_chances(coin_rate=coin_rate)
     if min(height, width) < 1 or height * width < 2:
         raise ValueError(f"coins: {height}x{width} has no room for two agents; use 2 cells or more")
     appear = (("RedCoin", coin_rate), ("GreenCoin", coin_rate))
-    return GridWorld(
-        name="coins",
+    return common.world(
         kinds=(
             Kind("Empty", ".", (34, 38, 46), becomes=appear),
-            Kind("Wall", "#", (88, 92, 108), passable=False),
+            WALL,
             Kind("RedCoin", "r", (224, 72, 64), value=coin_value),
             Kind("GreenCoin", "g", (72, 186, 92), value=coin_value),
             Kind("RedAgent", "R", (224, 72, 64), passable=False),
@@ -56,21 +48,15 @@ def world(
         ),
         maps=(("." * width,) * height,),
         num_agents=2,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
         actions=(*MOVES, "stay"),
         agent="RedAgent",
         unseen=("Empty",),
         setup=setup,
         interact=interact,
-        extra_params=lambda: CoinsParams(jnp.float32(harm)),
     )
 
 
-def make(*, horizon: int = 1000, num_frames: int = 1, **rules) -> PureEnv:
-    """Coins with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=1000)
 
 
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:

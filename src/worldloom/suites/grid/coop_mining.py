@@ -19,22 +19,21 @@ from typing import Literal
 import jax.numpy as jnp
 from flax import struct
 
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
 from worldloom.suites.grid import beams
 from worldloom.suites.grid.kinds import Kind, Map, bordered
+from worldloom.suites.grid.options import CommonOptions, Number, common_options, episodic
 from worldloom.suites.grid.world import OFFSETS, Act, GridParams, GridState, GridWorld
 
 FLOOR = 0
 
 
 class MiningParams(struct.PyTreeNode):
-    iron_value: Array  # ()
-    gold_value: Array  # () paid to each that it pays
-    mining_range: Array  # () int32 cells ahead
-    gold_miners: Array  # () int32: so many different ones take it
-    gold_window: Array  # () int32 turns
+    iron_value: Number = 1.0
+    gold_value: Number = 8.0  # paid to each that it pays
+    mining_range: Number = 3  # cells ahead
+    gold_miners: Number = 2  # so many different ones take it
+    gold_window: Number = 3  # turns
 
 
 class MiningState(struct.PyTreeNode):
@@ -43,67 +42,46 @@ class MiningState(struct.PyTreeNode):
     left: Array  # (H, W) int32: turns until begun gold closes
 
 
+@common_options(
+    "coop_mining", MiningParams, height=21, width=27, num_agents=6, radius=5, turning=False
+)
 def world(
+    common: CommonOptions,
     *,
-    height: int = 21,
-    width: int = 27,
-    num_agents: int = 6,
-    radius: int | None = 5,
-    iron_value: float = 1.0,
-    gold_value: float = 8.0,
     iron_rate: float = 0.0002,
     gold_rate: float = 0.00008,
-    mining_range: int = 3,
-    gold_miners: int = 2,
-    gold_window: int = 3,
     gold_pays: Literal["all", "last"] = "all",
-    turning: bool = False,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
 ) -> GridWorld:
     """The rules without time limit or frame stack: a field with a few walls to mine around."""
-    beams.check_chances("coop_mining", {"iron_rate": iron_rate, "gold_rate": gold_rate})
-    if gold_pays not in ("all", "last"):
-        raise ValueError(f"coop_mining: gold_pays={gold_pays!r}; use 'all' or 'last'")
-    if not 1 <= gold_miners <= num_agents or min(mining_range, gold_window) < 1:
+    common.check_chances(iron_rate=iron_rate, gold_rate=gold_rate)
+    miners, reach, window = (
+        getattr(common.params, name) for name in ("gold_miners", "mining_range", "gold_window")
+    )
+    if not 1 <= miners <= common.num_agents or min(reach, window) < 1:
         raise ValueError(
-            f"coop_mining: gold_miners={gold_miners}, mining_range={mining_range}, gold_window="
-            f"{gold_window}; use 1 to num_agents={num_agents} miners, and 1 or more for the others"
+            f"coop_mining: gold_miners={miners}, mining_range={reach}, gold_window={window}; use "
+            f"1 to num_agents={common.num_agents} miners, and 1 or more for the others"
         )
-    top = walls(height, width)
+    top = walls(common.height, common.width)
     ore = (("Iron", iron_rate), ("Gold", gold_rate))
-    numbers = (mining_range, gold_miners, gold_window)
-    return GridWorld(
-        name="coop_mining",
+    return beams.facing_world(
+        common,
         kinds=(
-            Kind("Empty", ".", (0, 0, 0)),
-            Kind("Wall", "#", (88, 92, 108), passable=False),
             Kind("Soil", ",", (150, 120, 90), becomes=ore),
             Kind("Iron", "i", (150, 150, 160)),
             Kind("Gold", "g", (236, 190, 60)),
             Kind("BegunGold", "b", (250, 230, 150)),
-            *beams.facing_kinds(),
         ),
         maps=(tuple(row.replace(".", ",").replace("#", ".") for row in top), top),
-        num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
-        actions=beams.facing_actions(turning, "mine"),
-        agent=beams.FACINGS[0],
+        actions=("mine",),
         unseen=("Empty", "Soil"),
         setup=setup,
         interact=partial(interact, pays_all=gold_pays == "all"),
         upkeep=upkeep,
-        extra_params=lambda: MiningParams(
-            jnp.float32(iron_value), jnp.float32(gold_value), *map(jnp.int32, numbers)
-        ),
     )
 
 
-def make(*, horizon: int = 1000, num_frames: int = 1, **rules) -> PureEnv:
-    """Mining with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=1000)
 
 
 def walls(height: int, width: int) -> Map:

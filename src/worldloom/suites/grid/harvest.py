@@ -23,11 +23,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
 from worldloom.suites.grid import beams
-from worldloom.suites.grid.kinds import Kind, Map
+from worldloom.suites.grid.kinds import Kind, Map, drawn
+from worldloom.suites.grid.options import CommonOptions, common_options, episodic
 from worldloom.suites.grid.world import Act, GridParams, GridState, GridWorld
 
 HEIGHT, WIDTH, REACH = 16, 22, 2  # apples within REACH steps count, and patches reach as far
@@ -49,45 +48,32 @@ class HarvestState(struct.PyTreeNode):
     restarted: Array  # (A,) bool: hit in the turn before
 
 
+@common_options("harvest", num_agents=7, radius=5, turning=False)
 def world(
+    common: CommonOptions,
     *,
     map: Literal["open", "closed"] = "open",
-    num_agents: int = 7,
-    radius: int | None = 5,
     apple_value: float = 1.0,
     regrowth: tuple[float, ...] = (0.0, 0.001, 0.005, 0.025),
     beam_length: int = 2,
     beam_width: int = 1,
-    turning: bool = False,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
 ) -> GridWorld:
     """The rules without time limit or frame stack."""
-    if map not in ("open", "closed"):
-        raise ValueError(f"harvest: map={map!r}; use 'open' or 'closed'")
     if len(regrowth) != 4:
         raise ValueError(
             f"harvest: regrowth={regrowth}; give 4 chances, for 0, 1, 2 and more apples near by"
         )
-    beams.check_chances("harvest", {f"regrowth[{n}]": rate for n, rate in enumerate(regrowth)})
-    return GridWorld(
-        name="harvest",
+    common.check_chances(**{f"regrowth[{n}]": rate for n, rate in enumerate(regrowth)})
+    return beams.facing_world(
+        common,
         kinds=(
-            Kind("Empty", ".", (0, 0, 0)),
-            Kind("Wall", "#", (88, 92, 108), passable=False),
             Kind("Sand", ",", (226, 202, 150)),
             Kind("Start", "s", (210, 190, 150)),
             Kind("Orchard", "%", (60, 140, 70)),
             Kind("Apple", "o", (214, 60, 60), value=apple_value),
-            *beams.facing_kinds(),
         ),
         maps=maps(closed=map == "closed"),
-        num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
-        actions=beams.facing_actions(turning, "zap"),
-        agent=beams.FACINGS[0],
+        actions=("zap",),
         unseen=("Empty", "Sand", "Start"),
         start_on="Start",
         setup=setup,
@@ -100,12 +86,10 @@ def world(
     )
 
 
-def make(*, horizon: int = 1000, num_frames: int = 1, **rules) -> PureEnv:
-    """Commons harvest with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=1000)
 
 
-def maps(closed: bool) -> tuple[Map, Map]:
+def maps(closed: bool) -> tuple[Map, ...]:
     """Floor and top: round patches in the upper half, starting cells in a field below."""
 
     def glyphs(row: int, column: int) -> tuple[str, str]:
@@ -117,9 +101,7 @@ def maps(closed: bool) -> tuple[Map, Map]:
         margin = HEIGHT - 1 - row
         return "s" if row >= HEIGHT - 3 and margin <= column < WIDTH - margin else ",", "."
 
-    cells = [[glyphs(row, column) for column in range(WIDTH)] for row in range(HEIGHT)]
-    floor, top = (tuple("".join(cell[n] for cell in row) for row in cells) for n in (0, 1))
-    return floor, top
+    return drawn(HEIGHT, WIDTH, glyphs)
 
 
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:

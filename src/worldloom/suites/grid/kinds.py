@@ -1,6 +1,6 @@
 """Kinds of things, maps drawn with their glyphs, and what can be wrong with either."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from worldloom.core.names import suggest
@@ -25,6 +25,16 @@ class Kind:
     value: float = 0.0
     passable: bool = True
     becomes: tuple[tuple[str, float], ...] = ()
+
+
+WALL = Kind("Wall", "#", (88, 92, 108), passable=False)
+
+
+def drawn(height: int, width: int, glyphs: Callable[[int, int], Sequence[str]]) -> tuple[Map, ...]:
+    """A map for each layer, from the glyphs of all layers in the cell (row, column)."""
+    cells = [[glyphs(row, column) for column in range(width)] for row in range(height)]
+    layers = range(len(cells[0][0]))
+    return tuple(tuple("".join(cell[n] for cell in row) for row in cells) for n in layers)
 
 
 def bordered(height: int, width: int, wall: str, inside: str) -> Map:

@@ -25,7 +25,8 @@ from worldloom.report.runs import (
 from worldloom.suites.grid.suite import no_resume
 
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
-_FILMS = 3  # of the training, beside the one of the trained agents
+# Films of the training, beside the one of the trained agents, and the bytes that all may have.
+_FILMS, _FILM_BYTES = 3, 1_300_000
 _TURN_ITERATIONS = 20  # that the chart of turns averages over
 
 
@@ -58,7 +59,7 @@ def write_report(folder: str | Path) -> Path:
             None if rivals else _society(run),
             _partners(run),
             None if rivals else _turns(turns),
-            _films(films),
+            _films(films, film.stat().st_size if film.is_file() else 0),
         ],
         tags=[mode],
         missing=missing,
@@ -126,7 +127,7 @@ def _rivals(run: Run) -> Part:
 _MEASURES = {
     "gini": "Gini coefficient of the agents' returns: 0 is all alike",
     "sustainability": "mean turn in which agents are paid",
-    "peace": "share of agents that nobody harmed in a turn",
+    "peace": "% of agents that nobody harmed in a turn",
 }
 
 
@@ -135,9 +136,15 @@ def _society(run: Run) -> Part:
     steps, charts = column(run.evals, "steps"), []
     for name, title in _MEASURES.items():
         means, errors = column(run.evals, name), column(run.evals, f"{name}_stderr")
+        share = name == "peace"
+        if share:
+            means, errors = ([v and 100.0 * v for v in each] for each in (means, errors))
         if any(map(is_number, means)):
             line = with_error("greedy ± s.e.", steps, means, errors, dots=True, color=GREEDY)
-            charts.append(line_chart([line], "steps", title, title=name.capitalize()))
+            chart = line_chart(
+                [line], "steps", title, title=name.capitalize(), share=share, include_zero=True
+            )
+            charts.append(chart)
     if not charts:
         return None
     return page.section(
@@ -218,7 +225,7 @@ def _turns(rows: list[Row]) -> Part:
     return page.section("Turn by turn", page.figure(chart, caption))
 
 
-def turn_profile(rows: list[Row], iterations: int = _TURN_ITERATIONS) -> dict[str, Any] | None:
+def turn_profile(rows: list[Row]) -> dict[str, Any] | None:
     """Reward of all agents in each turn, averaged over the last whole iterations of turns.csv.
 
     Returns `turn`, `mean` and `stderr` (T,) and the `iterations` used (first, last); None without
@@ -233,7 +240,7 @@ def turn_profile(rows: list[Row], iterations: int = _TURN_ITERATIONS) -> dict[st
         return None
     # The first iteration of a tail and the last of a killed run may be cut.
     sizes = Counter(iteration for iteration, _, _ in rewards)
-    whole = [n for n in sorted(sizes) if sizes[n] == max(sizes.values())][-iterations:]
+    whole = [n for n in sorted(sizes) if sizes[n] == max(sizes.values())][-_TURN_ITERATIONS:]
     turns = sorted({turn for iteration, turn, _ in rewards if iteration in whole})
     reward = np.zeros((len(whole), len(turns)))
     for (iteration, turn, _), amount in rewards.items():
@@ -254,10 +261,12 @@ def training_films(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(steps), path) for steps, path in numbered if steps.isdigit())
 
 
-def _films(films: list[tuple[int, Path]]) -> Part:
-    """A few films of the training, first to last."""
+def _films(films: list[tuple[int, Path]], taken: int) -> Part:
+    """A few films of the training, first to last, as the page has room for."""
     if len(films) > _FILMS:
         chosen = [round(i * (len(films) - 1) / (_FILMS - 1)) for i in range(_FILMS)]
         films = [films[i] for i in chosen]
+    while films and taken + sum(path.stat().st_size for _, path in films) > _FILM_BYTES:
+        films = films[:-1]  # the last are the most like the one of the trained agents
     shown = (page.film(path, f"Step {steps:,}") for steps, path in films)
     return page.section("On the way there", page.group("strip", *shown))

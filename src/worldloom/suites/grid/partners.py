@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom import suites
-from worldloom.core.files import write_text
+from worldloom.core.files import read_json, write_text
 from worldloom.core.transforms import JointObservation
 from worldloom.suites.grid.evaluate import GridEvaluator
 from worldloom.training.evaluate import RANDOM_PLAY, standard_error, with_error
@@ -82,16 +82,37 @@ def cross_play(runs: Sequence[Run], episodes: int, seed: int = 0) -> CrossPlay:
 
 
 def play_with_partners(run: Run, folder: Path, episodes: int | None, seed: int) -> CrossPlay:
-    """A run beside all runs in a folder; also written into the run's own as crossplay.json."""
+    """A run beside those of a folder that were trained in its world, or beside a single run.
+
+    Also written into the run's own folder as crossplay.json.
+    """
     own, folder = run.folder.resolve(), Path(folder)
-    found = [folder] if (folder / "config.json").is_file() else sorted(folder.glob("*/"))
+    single = (folder / "config.json").is_file()
+    found = [folder] if single else sorted(folder.glob("*/"))
     found = [f for f in found if (f / "config.json").is_file() and f.resolve() != own]
     if not found:
         raise ValueError(f"{folder} holds no other run; name a folder of runs, or a run")
-    partners = [load(run.suite, path) for path in found]
+    partners = [load(run.suite, f) for f in found if single or _env(f) == run.config.env]
+    if not single:
+        partners = [partner for partner in partners if _task(partner) == _task(run)]
+    if not partners:
+        raise ValueError(
+            f"each of the {len(found)} other runs in {folder} was trained in another world than "
+            f"{run.folder}; name runs of {run.config.env} with the same options"
+        )
     result = cross_play([run, *partners], episodes or run.config.eval_episodes, seed)
     write_text(run.folder / FILE, json.dumps(result.to_dict(), indent=1))
     return result
+
+
+def _env(folder: Path) -> Any:
+    """The world of a run folder; None where its config.json cannot be read."""
+    try:
+        about = read_json(folder / "config.json")
+    except (OSError, ValueError):
+        return None
+    settings = about.get("config") if isinstance(about, dict) else None
+    return settings.get("env") if isinstance(settings, dict) else None
 
 
 def _task(run: Run) -> dict[str, Any]:

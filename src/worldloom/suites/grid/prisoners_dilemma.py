@@ -18,17 +18,14 @@ turns, or nobody moves, not by lot. Melting Pot plays with 8 agents, freezes bot
 lets nobody be met who has gathered nothing.
 """
 
-from typing import Literal
-
 import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
 from worldloom.suites.grid import beams
-from worldloom.suites.grid.kinds import Kind, Map
+from worldloom.suites.grid.kinds import Kind, Map, drawn
+from worldloom.suites.grid.options import CommonOptions, common_options, episodic
 from worldloom.suites.grid.world import Act, GridParams, GridState, GridWorld
 
 HEIGHT, WIDTH, CORNER = 24, 25, 4
@@ -51,47 +48,36 @@ class DilemmaState(struct.PyTreeNode):
     met: Array  # (A,) bool: was met in this turn
 
 
+@common_options("prisoners_dilemma", num_agents=4, radius=5, turning=False)
 def world(
+    common: CommonOptions,
     *,
-    num_agents: int = 4,
-    radius: int | None = 5,
     payoff: tuple[float, ...] = (3.0, -1.0, 5.0, 1.0),
     regrowth: float = 0.1,
     freeze_min: int = 9,
     freeze_max: int = 99,
-    turning: bool = False,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
 ) -> GridWorld:
     """The rules without time limit or frame stack; payoff: CC, CD, DC, DD for who acts."""
-    beams.check_chances("prisoners_dilemma", {"regrowth": regrowth})
+    common.check_chances(regrowth=regrowth)
     if len(payoff) != 4:
         raise ValueError(f"prisoners_dilemma: payoff={payoff}; give 4 numbers: CC, CD, DC, DD")
-    if num_agents < 2 or not 0 <= freeze_min <= freeze_max:
+    if common.num_agents < 2 or not 0 <= freeze_min <= freeze_max:
         raise ValueError(
-            f"prisoners_dilemma: num_agents={num_agents}, freeze_min={freeze_min}, "
+            f"prisoners_dilemma: num_agents={common.num_agents}, freeze_min={freeze_min}, "
             f"freeze_max={freeze_max}; it takes 2 agents or more, and 0 <= freeze_min <= freeze_max"
         )
-    return GridWorld(
-        name="prisoners_dilemma",
+    return beams.facing_world(
+        common,
         kinds=(
-            Kind("Empty", ".", (0, 0, 0)),
-            Kind("Wall", "#", (88, 92, 108), passable=False),
             Kind("Sand", ",", (206, 192, 160)),
             Kind("Start", "s", (190, 176, 146)),
             Kind("CooperateSite", "c", (150, 190, 160)),
             Kind("DefectSite", "d", (200, 160, 150)),
             Kind("Cooperate", "C", (60, 170, 90)),
             Kind("Defect", "D", (214, 70, 60)),
-            *beams.facing_kinds(),
         ),
         maps=maps(),
-        num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
-        actions=beams.facing_actions(turning, "interact"),
-        agent=beams.FACINGS[0],
+        actions=("interact",),
         unseen=("Empty", "Sand", "Start"),
         start_on="Start",
         setup=setup,
@@ -107,12 +93,10 @@ def world(
     )
 
 
-def make(*, horizon: int = 1000, num_frames: int = 1, **rules) -> PureEnv:
-    """The dilemma with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=1000)
 
 
-def maps() -> tuple[Map, Map, Map]:
+def maps() -> tuple[Map, ...]:
     """Floor, what agents hold (nothing), and top; starting cells are in the four corners."""
 
     def glyphs(row: int, column: int) -> str:
@@ -122,15 +106,12 @@ def maps() -> tuple[Map, Map, Map]:
         edge = row in (0, HEIGHT - 1) or column in (0, WIDTH - 1)
         corner = min(row, HEIGHT - 1 - row) <= CORNER and min(column, WIDTH - 1 - column) <= CORNER
         ground = next((site for site, boxes in SITES.items() if within(boxes)), ",")
-        return ".#" if edge or within(WALLS) else ("s." if corner else f"{ground}.")
+        if edge or within(WALLS):
+            return "..#"
+        # Resources lie on all sites at the start.
+        return "s.." if corner else f"{ground}.{ground.upper() if ground in SITES else '.'}"
 
-    cells = [[glyphs(row, column) for column in range(WIDTH)] for row in range(HEIGHT)]
-    floor, top = (tuple("".join(cell[n] for cell in row) for row in cells) for n in (0, 1))
-    top = tuple(  # resources lie on all sites at the start
-        "".join({"c": "C", "d": "D"}.get(below, above) for below, above in zip(*rows, strict=True))
-        for rows in zip(floor, top, strict=True)
-    )
-    return floor, ("." * WIDTH,) * HEIGHT, top
+    return drawn(HEIGHT, WIDTH, glyphs)
 
 
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:

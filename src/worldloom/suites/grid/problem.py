@@ -173,9 +173,11 @@ class Pictures(Hook):
 
 
 def save_film(run: Run, key: Key, path: Path, explore: float = 0.0) -> Path:
-    """Writes a GIF of one episode, whole or not at all."""
+    """Writes a GIF of one episode; a long one is abridged."""
     evaluator: Any = run.evaluator
-    images = render.frames(evaluator.env.base, *evaluator.film(run.agents, key, explore))
+    states, paid = evaluator.film(run.agents, key, explore)
+    shown = render.abridged(len(paid))
+    images = render.frames(evaluator.env.base, states, paid, chosen=shown)
     with atomic_path(path) as draft:
         render.save_gif(images, draft)
     return Path(path)

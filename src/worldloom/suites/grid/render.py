@@ -4,6 +4,8 @@ A frame is put together from finished cells. Every combination of things that oc
 during an episode is composed once; after that a frame is one array lookup.
 """
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from worldloom.suites.grid.kinds import Kind
     from worldloom.suites.grid.world import GridWorld
 
-__all__ = ["frames", "save_gif"]
+__all__ = ["abridged", "frames", "save_gif"]
 
 BARE: RGB = (196, 190, 178)  # ground on which a world says nothing lies
 _CAPTION_PAPER: RGB = (43, 45, 58)
@@ -26,12 +28,34 @@ _CAPTION_INK: RGB = (240, 236, 226)
 _CAPTION_DONE: RGB = (242, 190, 72)
 _WORN = {"it"}  # kinds that an agent wears: drawn over it
 _LOOKS = 5  # directions an agent can look in
+# Of a long episode: so many turns one by one, then so many pictures of all that follows.
+_TURNS, _LEAPS = 80, 40
+
+
+def pixels(world: "GridWorld", state: Any, params: Any = None) -> np.ndarray:
+    """One state, uint8 (height, width, 3); drawing needs none of the world's parameters."""
+    one = SimpleNamespace(
+        layers=np.asarray(state.layers)[None], position=np.asarray(state.position)[None]
+    )
+    return np.asarray(frames(world, one, caption=False)[0])
+
+
+def abridged(turns: int) -> list[int]:
+    """The turns that a film of an episode shows: all of a short one, of a long one few late ones.
+
+    A thousand turns would take minutes to watch, and make a page of many megabytes.
+    """
+    if turns <= _TURNS + _LEAPS:
+        return list(range(turns + 1))
+    late = np.linspace(_TURNS, turns, _LEAPS + 1).round().astype(int)
+    return [*range(_TURNS), *late.tolist()]
 
 
 def frames(
-    world: "GridWorld", states: Any, rewards: Any = None, tile: int = 24, *, caption: bool = True
-) -> list["Image"]:
-    """One picture for each of T + 1 states, the last one included.
+    world: "GridWorld", states: Any, rewards: Any = None, tile: int = 24, *,
+    caption: bool = True, chosen: Sequence[int] | None = None,
+) -> list["Image"]:  # fmt: skip
+    """One picture for each of T + 1 states, the last one included; or only for the chosen turns.
 
     `states` has `layers` (T + 1, L, H, W) and `position` (T + 1, A, 2). Agents look where they
     last went. With `rewards` (T,) or (T, A) of the turns between the states, the caption counts
@@ -57,15 +81,15 @@ def frames(
         scores = np.concatenate([[0.0], np.cumsum(each_turn)])
         decimals = 0 if np.allclose(scores, np.round(scores)) else 1
         texts = [f"score {score:.{decimals}f}" for score in scores]
-    pictures = [_pixels(bank, numbers) for numbers in cells]
+    pictures = {turn: _pixels(bank, cells[turn]) for turn in chosen or range(turns + 1)}
     if not caption:
         from PIL import Image
 
-        return [Image.fromarray(pixels) for pixels in pictures]
-    bar = max(18, min(tile, pictures[0].shape[1] // 8))
+        return [Image.fromarray(pixels) for pixels in pictures.values()]
+    bar = max(18, min(tile, cells.shape[2] * tile // 8))
     return [
-        _with_caption(pixels, (f"turn {turn}/{turns}", text), turn / max(turns, 1), bar)
-        for turn, (pixels, text) in enumerate(zip(pictures, texts, strict=True))
+        _with_caption(pixels, (f"turn {turn}/{turns}", texts[turn]), turn / max(turns, 1), bar)
+        for turn, pixels in pictures.items()
     ]
 
 

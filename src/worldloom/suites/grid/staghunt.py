@@ -7,45 +7,33 @@ was taken comes back on a random free cell at the end of the turn, so that the f
 as many stags and hares as it started with, while there is room.
 """
 
-from typing import Literal
-
 import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
-from worldloom.suites.grid.kinds import Kind, bordered
+from worldloom.suites.grid.kinds import WALL, Kind
+from worldloom.suites.grid.options import CommonOptions, Number, common_options, episodic
 from worldloom.suites.grid.world import Act, GridParams, GridState, GridWorld
 
 NO_STAG = -1
 
 
 class StagHuntParams(struct.PyTreeNode):
-    stag_value: Array  # () paid to each agent that has a part in the catch
-    num_stags: Array  # () int32
-    num_hares: Array  # () int32
+    stag_value: Number = 5.0  # paid to each agent that has a part in the catch
+    num_stags: Number = 2
+    num_hares: Number = 4
 
 
 class StagHuntState(struct.PyTreeNode):
     hunted: Array  # (A,) int32: the cell of the stag that each agent walked into in this turn
 
 
-def world(
-    *,
-    height: int = 10,
-    width: int = 10,
-    num_agents: int = 4,
-    radius: int | None = 3,
-    num_stags: int = 2,
-    num_hares: int = 4,
-    stag_value: float = 5.0,
-    hare_value: float = 1.0,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
-) -> GridWorld:
+@common_options("staghunt", StagHuntParams, height=10, width=10, num_agents=4, radius=3)
+def world(common: CommonOptions, *, hare_value: float = 1.0) -> GridWorld:
     """The rules without time limit or frame stack."""
+    height, width, num_agents = common.height, common.width, common.num_agents
+    num_stags, num_hares = common.params.num_stags, common.params.num_hares
     if num_agents < 2:
         raise ValueError(f"staghunt: num_agents={num_agents}; it takes at least 2 to hunt a stag")
     room = max(height - 2, 0) * max(width - 2, 0) - num_agents
@@ -54,33 +42,22 @@ def world(
             f"staghunt: num_stags={num_stags} and num_hares={num_hares} do not fit the {room} "
             f"cells that {num_agents} agents leave free in a {height}x{width} world; use fewer"
         )
-    return GridWorld(
-        name="staghunt",
+    return common.world(
         kinds=(
             Kind("Empty", ".", (34, 60, 40)),
-            Kind("Wall", "#", (88, 92, 108), passable=False),
+            WALL,
             Kind("Hare", "h", (214, 190, 150), value=hare_value),
             Kind("Stag", "S", (170, 100, 50), passable=False),
             Kind("Agent", "A", (64, 120, 220), passable=False),
         ),
-        maps=(bordered(height, width, "#", "."),),
-        num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
         unseen=("Empty",),
         setup=setup,
         interact=interact,
         upkeep=upkeep,
-        extra_params=lambda: StagHuntParams(
-            jnp.float32(stag_value), jnp.int32(num_stags), jnp.int32(num_hares)
-        ),
     )
 
 
-def make(*, horizon: int = 100, num_frames: int = 1, **rules) -> PureEnv:
-    """Stag hunt with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=100)
 
 
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from worldloom.core.checks import check_fields
-from worldloom.core.lazy import lazy
-from worldloom.training.suite import Suite, World, usual_parts
+from worldloom.training.suite import Suite, World, parts_of
 
 Mode = Literal["torch_sequential", "jax_sequential", "jax_parallel", "jax_fused"]
 JAX_MODES: tuple[Mode, ...] = ("jax_sequential", "jax_parallel", "jax_fused")
@@ -21,6 +20,9 @@ WORLDS = {
     "prisoners_dilemma": "what agents gathered decides how they play each other",
     "coop_mining": "iron pays one miner; gold pays more, but takes two",
 }
+# Episodes of 1,000 turns, where the others have 50 to 200: fewer worlds at once fill as large a
+# memory, and fewer episodes take as long to evaluate.
+LONG = ("harvest", "coins", "prisoners_dilemma", "coop_mining")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class GridSettings:
 
 
 def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
-    """Settings that learn treasure hunt in seconds."""
+    """Settings that learn treasure hunt in seconds; of long episodes fewer, in minutes."""
     common: dict[str, Any] = {
         "algo": algo or "iqn",
         "steps": 128_000,
@@ -46,14 +48,22 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
         "checkpoint_every": 64_000,
         "record_every": 80_000,
     }
+    if env in LONG:
+        often = dict.fromkeys(("eval_every", "checkpoint_every", "record_every"), 128_000)
+        common |= {"steps": 256_000, "num_worlds": 8, "eval_episodes": 32} | often
     if algo == "bc":
         never = dict.fromkeys(("eval_every", "checkpoint_every", "record_every"), 0)
         return common | never | {"steps": 10_000, "chunk": 1}
     on_policy = {"gamma": 0.9, "learning_rate": 1e-3, "num_minibatches": 4}
     own = {"ppo": on_policy, "mappo": on_policy, "pqn": {"gamma": 0.9}, "vdn": {"gamma": 0.9}}
-    if algo not in own:
-        return common
-    return common | {"steps": 1_280_000, "num_worlds": 64, algo: own[algo]}
+    if algo in own:
+        sizes = (512_000, 16) if env in LONG else (1_280_000, 64)
+        return common | {"steps": sizes[0], "num_worlds": sizes[1], algo: own[algo]}
+    if env in LONG and common["algo"] in ("iqn", "dqn", "qlearning"):
+        # Two episodes of every world; as many updates a step as elsewhere would double the time.
+        remembered = {"buffer_size": 16_016, "gradient_steps": 100, "epsilon_steps": 128_000}
+        return common | {common["algo"]: remembered}
+    return common
 
 
 def original(**changes: Any) -> dict[str, Any]:
@@ -93,14 +103,15 @@ SUITE = Suite(
     worlds={n: World(f"worldloom.suites.grid.{n}:make", text) for n, text in WORLDS.items()},
     settings=GridSettings,
     defaults=defaults,
-    **usual_parts("worldloom.suites.grid"),
-    export=lazy("worldloom.serving.policy_export:export_run"),
-    film=lazy("worldloom.suites.grid.problem:film"),
-    play=lazy("worldloom.suites.grid.human:play_run"),
-    studio=lazy("worldloom.suites.grid.studio:GridSession"),
+    **parts_of(
+        "worldloom.suites.grid",
+        film="problem:film",
+        play="human:play_run",
+        studio="studio:GridSession",
+        partners="partners:play_with_partners",
+    ),
     presets={"original": original},
     no_resume=no_resume,
     definition=(("kinds",), "worldloom.suites.grid.definition:load"),
-    partners=lazy("worldloom.suites.grid.partners:play_with_partners"),
     shaping="worldloom.suites.grid.rewards:social_rewards",
 )

@@ -5,29 +5,26 @@ tag passes at most once a turn, so whoever was just tagged cannot strike back be
 With simultaneous turns an agent that leaves its cell in the same turn gets away.
 """
 
-from typing import Literal
-
 import jax.numpy as jnp
 from flax import struct
 
 from worldloom.core import draws
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.core.types import Array, Key
-from worldloom.suites.grid.kinds import Kind, bordered
+from worldloom.suites.grid.kinds import WALL, Kind
+from worldloom.suites.grid.options import CommonOptions, Number, common_options, episodic
 from worldloom.suites.grid.world import Act, GridParams, GridState, GridWorld
 
 KINDS = (
     Kind("Empty", ".", (24, 28, 36)),
-    Kind("Wall", "#", (88, 92, 108), passable=False),
+    WALL,
     Kind("Agent", "A", (64, 120, 220), passable=False),
     Kind("It", "!", (230, 70, 60), passable=False),
 )
 
 
 class TagParams(struct.PyTreeNode):
-    tag_value: Array  # () paid to the tagger, taken from the tagged
-    it_cost: Array  # () taken each turn from the agent that was it when the turn began
+    tag_value: Number = 1.0  # paid to the tagger, taken from the tagged
+    it_cost: Number = 0.05  # taken each turn from the agent that was it when the turn began
 
 
 class TagState(struct.PyTreeNode):
@@ -35,39 +32,17 @@ class TagState(struct.PyTreeNode):
     passed: Array  # () bool: the tag has passed in this turn
 
 
-def world(
-    *,
-    height: int = 9,
-    width: int = 9,
-    num_agents: int = 4,
-    radius: int | None = 3,
-    tag_value: float = 1.0,
-    it_cost: float = 0.05,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
-) -> GridWorld:
+@common_options("tag", TagParams, height=9, width=9, num_agents=4, radius=3)
+def world(common: CommonOptions) -> GridWorld:
     """The rules without time limit or frame stack. Whoever is it is seen as the kind `It`."""
-    if num_agents < 2:
-        raise ValueError(f"tag: num_agents={num_agents}; it takes at least 2 to play tag")
-    return GridWorld(
-        name="tag",
-        kinds=KINDS,
-        maps=(bordered(height, width, "#", "."),),
-        num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
-        unseen=("Empty",),
-        setup=setup,
-        interact=interact,
-        upkeep=upkeep,
-        extra_params=lambda: TagParams(jnp.float32(tag_value), jnp.float32(it_cost)),
+    if common.num_agents < 2:
+        raise ValueError(f"tag: num_agents={common.num_agents}; it takes at least 2 to play tag")
+    return common.world(
+        kinds=KINDS, unseen=("Empty",), setup=setup, interact=interact, upkeep=upkeep
     )
 
 
-def make(*, horizon: int = 100, num_frames: int = 1, **rules) -> PureEnv:
-    """Tag with frame stacks that start from zeros and a truncation at `horizon`."""
-    return time_limit(frame_stack(world(**rules), num_frames), horizon)
+make = episodic(world, horizon=100)
 
 
 def setup(world: GridWorld, key: Key, state: GridState, params: GridParams) -> GridState:

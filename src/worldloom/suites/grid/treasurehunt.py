@@ -7,25 +7,23 @@ bone, each as likely, and bones hurt. Items never vanish; an agent takes what it
 
 from typing import Literal
 
-from worldloom.core.protocols import PureEnv, TurnOrder
-from worldloom.core.transforms import frame_stack, time_limit
 from worldloom.suites.grid.kinds import Kind, bordered
+from worldloom.suites.grid.options import CommonOptions, common_options, episodic
 from worldloom.suites.grid.world import GridWorld
 
 
+@common_options("treasurehunt", radius=2)
 def world(
+    common: CommonOptions,
     *,
     items: Literal["gems", "mixed"] = "gems",
     height: int | None = None,
     width: int | None = None,
     num_agents: int | None = None,
-    radius: int | None = 2,
     spawn_prob: float | None = None,
     gem_value: float = 10.0,
     food_value: float = 5.0,
     bone_value: float = -10.0,
-    turn_order: TurnOrder = "interleaved",
-    view: Literal["onehot", "rgb"] = "onehot",
     legacy: bool = False,
 ) -> GridWorld:
     """The rules without time limit or frame stack.
@@ -33,8 +31,6 @@ def world(
     `legacy` lays walls on both layers of the gem world, as the original does: a wall on the map
     is then seen as 2 and the wall beyond the map as 1.
     """
-    if items not in ("gems", "mixed"):
-        raise ValueError(f"treasurehunt: items={items!r}; use 'gems' or 'mixed'")
     gems = items == "gems"
     side = 10 if gems else 21
     height, width = side if height is None else height, side if width is None else width
@@ -59,27 +55,14 @@ def world(
         floor = bordered(height, width, "#" if legacy else ".", ",")
     else:
         floor = ("," * width,) * height
-    return GridWorld(
-        name="treasurehunt",
+    return common.world(
         kinds=tuple(kinds),
         maps=(floor, bordered(height, width, "#", ".")),
         num_agents=num_agents,
-        radius=radius,
-        turn_order=turn_order,
-        view=view,
         # Of the mixed world's floor, agents see nothing.
         channels=tuple(kind.name for kind in kinds if gems or kind.name != "Sand"),
         unseen=("Empty",) if gems else ("Empty", "Sand"),
     )
 
 
-def make(
-    *,
-    items: Literal["gems", "mixed"] = "gems",
-    horizon: int | None = None,
-    num_frames: int = 1,
-    **rules,
-) -> PureEnv:
-    """Treasure hunt with frame stacks that start from zeros and a truncation at `horizon`."""
-    turns = (50 if items == "gems" else 100) if horizon is None else horizon
-    return time_limit(frame_stack(world(items=items, **rules), num_frames), turns)
+make = episodic(world, horizon=lambda options: 100 if options.get("items") == "mixed" else 50)

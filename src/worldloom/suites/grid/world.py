@@ -19,10 +19,10 @@ A world in which agents can harm each other says with `at_peace(state) -> (A,) b
 harmed in the turn that led to a state: evaluation counts them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from flax import struct
 
 from worldloom.core import draws
 from worldloom.core.checks import check_fields
+from worldloom.core.lazy import lazy
 from worldloom.core.protocols import EnvSpec, TurnOrder
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.transforms import apply_in_order, first_step, step_by_turn
@@ -127,6 +128,11 @@ class GridWorld:
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.maps[0]), len(self.maps[0][0])
+
+    @property
+    def renderers(self) -> Mapping[str, Callable[[GridState, GridParams], Any]]:
+        """How to draw a state, by the names that Gymnasium gives to the ways of drawing."""
+        return {"rgb_array": partial(lazy("worldloom.suites.grid.render:pixels"), self)}
 
     @cached_property
     def index(self) -> dict[str, int]:

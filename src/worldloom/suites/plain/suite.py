@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldloom import algos
-from worldloom.core.lazy import lazy
-from worldloom.training.suite import Suite, usual_parts
+from worldloom.training.suite import Suite, parts_of
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,5 @@ SUITE = Suite(
     worlds={},
     settings=PlainSettings,
     defaults=defaults,
-    **usual_parts("worldloom.suites.plain"),
-    export=lazy("worldloom.serving.policy_export:export_run"),
-    studio=lazy("worldloom.suites.plain.studio:PlainSession"),
+    **parts_of("worldloom.suites.plain", studio="studio:PlainSession"),
 )

@@ -62,7 +62,7 @@ def learn(data: Dataset, gamma: float, horizon: int, updates: int, key: Key) -> 
     config = FQEConfig(updates=updates, hyper=hyper)
     model = DynamicsConfig(updates=updates, num_members=config.num_members)
     plants = learn_simulators(data, model_key, model)
-    _, behaviour = fitted_q_evaluation(None, data, behaviour_key, config, horizon=horizon)
+    behaviour = fitted_q_evaluation(None, data, behaviour_key, config, horizon=horizon)
     logged = np.asarray(discounted_returns(data, gamma))
     return Learned(data, gamma, horizon, config, plants, behaviour, logged)
 
@@ -75,12 +75,10 @@ def evaluate(learned: Learned, policy: PolicyState, key: Key) -> dict[str, Any]:
     """
     data, gamma = learned.data, learned.gamma
     fqe_key, wis_key, support_key, model_key = jax.random.split(key, 4)
-    fitted, values = fitted_q_evaluation(
-        policy, data, fqe_key, learned.config, horizon=learned.horizon
-    )
+    values = fitted_q_evaluation(policy, data, fqe_key, learned.config, horizon=learned.horizon)
     # How wrong the method is on this log: what it says of the log's own controller is known.
     bias = float(np.mean(learned.behaviour.starts) - learned.logged.mean())
-    fitted = _widened(fitted, abs(bias))
+    fitted = _widened(values.estimate, abs(bias))
     starts = data.rows.obs[data.starts[:STARTS]]
     played = roll_out(learned.plants, policy, starts, model_key, horizon=learned.horizon)
     modelled = ensemble_estimate(played.returns(gamma), "learned models of the plant")

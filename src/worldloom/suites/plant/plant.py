@@ -4,8 +4,9 @@ A plant computes in physical units. Actions come as numbers in [-1, 1], the shar
 range, which is what agents and files speak of; observations are in the units of its signals.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -161,6 +162,11 @@ class PlantWorld:
             horizon=int(self.params.horizon),
             reward=self.observed_reward if hasattr(self.plant, "observed_reward") else None,
         )
+
+    @property
+    def renderers(self) -> Mapping[str, Callable[[EnvironmentState, PlantParams], Any]]:
+        """How to draw a state: gauges."""
+        return {"rgb_array": partial(lazy("worldloom.suites.plant.gauges:pixels"), self)}
 
     def observed_reward(self, obs: Array, action: Array, next_obs: Array) -> Array:
         """The reward () of a step between observations (n,), by an action (m,) in [-1, 1]."""

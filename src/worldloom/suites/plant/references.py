@@ -7,19 +7,15 @@ as it comes: one with other numbers, or of somebody's own, has no entry, and no 
 
 import hashlib
 import json
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from worldloom.core import draws
-from worldloom.core.protocols import PureEnv
-from worldloom.core.types import Array, Key
-from worldloom.suites.plant.controllers import TUNED, TUNINGS, Tuning, loops_of
-from worldloom.suites.plant.plant import PlantWorld, play_episodes
+from worldloom.suites.plant.controllers import TUNED, TUNINGS, Tuning
+from worldloom.suites.plant.plant import PlantWorld
 
 TABLE = Path(__file__).parent / "assets" / "references.json"
 CONTROLLERS = {
@@ -53,29 +49,3 @@ def references(world: PlantWorld) -> dict[str, float] | None:
     if entry is None or entry["settings"] != fingerprint(world):
         return None
     return {name: entry[name]["return"] for name in (*CONTROLLERS, "oracle")}
-
-
-def controller_returns(env: PureEnv, name: str, episodes: int, seed: int = 0) -> np.ndarray:
-    """Returns (episodes,), undiscounted, under one of `CONTROLLERS`."""
-    play = jax.jit(partial(_returns, env, CONTROLLERS[name], episodes))
-    return np.asarray(play(jax.random.key(seed)), np.float64)
-
-
-def _returns(env: PureEnv, tuning: Tuning, episodes: int, key: Key) -> Array:
-    loops = loops_of(env.base)
-
-    def init(_: Any) -> Any:
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (episodes, *x.shape)), loops.init())
-
-    def choose(obs: Array, memory: Any, key: Key) -> tuple[Any, Any]:
-        act = jax.vmap(partial(loops.act, tuning))
-        action, _, memory = act(draws.split(key, episodes), memory, obs)
-        return (action,), memory
-
-    def record(obs: Array, alive: Array, chosen: Any, after: Any) -> Array:
-        return jnp.where(alive, after.reward, 0.0)
-
-    keys = draws.split(key)
-    params = env.default_params()
-    reward = play_episodes(env, params, (keys[0], keys[1]), episodes, init, choose, record)
-    return reward.sum(0)

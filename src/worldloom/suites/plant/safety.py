@@ -25,23 +25,18 @@ STARTS = 256  # states that a backup is tried from
 LOOKAHEAD = 10  # steps, at least
 
 
-def constraints_for(
-    world: PlantWorld, *, backup: Callable[[Array], Array] | None = None, **options: Any
-) -> SafetyConstraints:
+def constraints_for(world: PlantWorld, **options: Any) -> SafetyConstraints:
     """The constraints that a plant's limits and its known model amount to.
 
-    backup: what takes over in the lookahead, obs (n,) -> action (m,); `safest_backup` by default.
     options: those of `constraint_text`.
     """
-    text = constraint_text(world, **options)
-    return constraints_in(text, f"{world.plant.name}'s limits", world, backup)
+    return constraints_in(constraint_text(world, **options), f"{world.plant.name}'s limits", world)
 
 
 def constraints_in(
     text: str,
     source: str,
     world: PlantWorld,
-    backup: Callable[[Array], Array] | None = None,
     model: Callable[[Array, Array], Array] | None = None,
 ) -> SafetyConstraints:
     """The constraints in a file's text, checked against the plant's signals, with its model.
@@ -55,7 +50,6 @@ def constraints_in(
         plant.observation,
         plant.action,
         model or world.model(),
-        backup=backup,
         hidden=None if model else world.hidden(),
         loops=without_memory(world) if plant.loops else None,
         step_seconds=plant.step_seconds,

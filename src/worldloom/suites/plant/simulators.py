@@ -32,6 +32,8 @@ from worldloom.suites.plant.logs import reward_function
 from worldloom.suites.plant.plant import PlantWorld
 from worldloom.suites.plant.types import Signal
 
+Parts = tuple[tuple[Signal, ...], tuple[Signal, ...]]  # signals and actuators
+
 
 class Simulator(Protocol):
     """A plant on the host, in the description's signals, actuators and units."""
@@ -53,15 +55,15 @@ class Simulator(Protocol):
 def make_simulator(plant: Any) -> Simulator:
     """The simulator that a plant's description names; a ValueError of one line where it cannot."""
     source, signals = plant.simulator, plant.observation[: len(plant.mapping.observation)]
-    names = dict(source.variables)
+    parts, names = (signals, plant.action), dict(source.variables)
     if source.kind == "gymnasium":
-        return GymnasiumSimulator(source.name, signals, plant.action, names)
+        return GymnasiumSimulator(source.name, parts, names)
     if plant.expression is None:
         raise ValueError(
             f"simulator {source.name}: the reward of {plant.name} is a column of the log, which no "
             "FMU has; write it as an expression"
         )
-    return Fmu(source.name, signals, plant.action, names, plant.step_seconds)
+    return Fmu(source.name, parts, names, plant.step_seconds)
 
 
 @contextmanager
@@ -82,14 +84,7 @@ class Fmu:
     follow the log.
     """
 
-    def __init__(
-        self,
-        path: str,
-        signals: tuple[Signal, ...],
-        actuators: tuple[Signal, ...],
-        names: Mapping[str, Any],
-        step_seconds: float,
-    ):
+    def __init__(self, path: str, parts: Parts, names: Mapping[str, Any], step_seconds: float):
         try:
             import fmpy
             from fmpy.simulation import instantiate_fmu
@@ -108,9 +103,9 @@ class Fmu:
             known = {variable.name: variable for variable in about.modelVariables}
             self._signals, self._actuators = (
                 [_variable(signal, names.get(signal.name, signal.name), known) for signal in part]
-                for part in (signals, actuators)
+                for part in parts
             )
-            for signal, (variable, *_) in zip(actuators, self._actuators, strict=True):
+            for signal, (variable, *_) in zip(parts[1], self._actuators, strict=True):
                 if variable.causality != "input":
                     raise ValueError(
                         f"{signal.name} is moved, and {variable.name} is of causality "
@@ -199,21 +194,14 @@ def _variable(signal: Signal, name: str, known: Mapping[str, Any]) -> tuple[Any,
 class GymnasiumSimulator:
     """A Gymnasium environment with vectors of signals and actuators, in the description's units."""
 
-    def __init__(
-        self,
-        name: str,
-        signals: tuple[Signal, ...],
-        actuators: tuple[Signal, ...],
-        names: Mapping[str, Any],
-    ):
+    def __init__(self, name: str, parts: Parts, names: Mapping[str, Any]):
         try:
             import gymnasium
         except ImportError:
             raise ImportError("this simulator needs gymnasium; pip install gymnasium") from None
         self._name = name
         self._at, self._to = (
-            [names.get(signal.name, i) for i, signal in enumerate(part)]
-            for part in (signals, actuators)
+            [names.get(signal.name, i) for i, signal in enumerate(part)] for part in parts
         )
         with _errors_of(name):
             self._env: Any = gymnasium.make(name)

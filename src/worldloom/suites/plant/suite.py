@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from worldloom.core.checks import check_fields, check_seed
-from worldloom.core.lazy import lazy
 from worldloom.core.names import shown
-from worldloom.training.suite import Suite, World, usual_parts
+from worldloom.training.suite import Suite, World, parts_of
 
 DataQuality = Literal["expert", "medium", "mixed", "random"]
 DATA_QUALITIES: tuple[DataQuality, ...] = get_args(DataQuality)
@@ -113,10 +112,12 @@ SUITE = Suite(
     },
     settings=PlantSettings,
     defaults=defaults,
-    **usual_parts("worldloom.suites.plant"),
-    export=lazy("worldloom.suites.plant.export:export_run"),
-    studio=lazy("worldloom.suites.plant.studio:PlantSession"),
-    select=lazy("worldloom.suites.plant.select:select_policy"),
+    **parts_of(
+        "worldloom.suites.plant",
+        export="export:export_run",
+        studio="studio:PlantSession",
+        select="select:select_policy",
+    ),
     commands={
         "data": (
             "worldloom.suites.plant.data_command:command",

@@ -36,4 +36,5 @@ def pushes(argv: list[str]) -> int:
         console.print_json(summary | {"pushes": [asdict(rung) for rung in rungs]})
         return 0
     console.facts(f"{args.run}, step {run.steps:,}", dict(rung.line() for rung in rungs))
+    console.next_steps(["report", args.run])
     return 0

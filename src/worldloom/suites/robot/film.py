@@ -39,7 +39,8 @@ Look = Literal["auto", "mujoco", "drawing"]
 SIZE = (640, 480)  # of the MP4; even numbers, as its encoder wants them
 GIF_SIZE = (400, 300)
 EVERY = 2  # steps of control to a frame: 25 frames a second
-GIF_EVERY = 2  # frames to one of the GIF, which is then half as large
+# Frames to one of the GIF, or more where it would be too large for a page.
+GIF_EVERY, GIF_BYTES = 2, 1_200_000
 _GRAPHICS = ("egl", "osmesa")
 
 
@@ -122,6 +123,9 @@ def film(robot: Robot, qpos: np.ndarray, path: str | Path, look: Look = "auto") 
         ]
         period = round(1000 * robot.control_seconds * EVERY * GIF_EVERY)
         gif, mp4 = save_gif(small, path.with_suffix(".gif"), period), path.with_suffix(".mp4")
+        while gif.stat().st_size > GIF_BYTES and len(small) > 1:
+            small, period = small[::2], 2 * period
+            save_gif(small, gif, period)
         try:
             _encode(raw, mp4, robot.control_seconds)
         except (RuntimeError, OSError) as why:

@@ -13,16 +13,17 @@ from worldloom.report.runs import Run, is_number
 from worldloom.suites.robot.gait_numbers import NUMBERS
 
 ROBUSTNESS = "robustness.json"
+_WIDTH = "times the range of training with randomise 1"
 # What is disturbed, in words, and what its strength counts.
 WORDS = {
     "latency": ("Latency", "steps of control from a reading to the servos"),
-    "friction": ("Friction", "half-width over that of training with randomise 1"),
-    "mass": ("Masses", "half-width, likewise"),
-    "com": ("Centre of mass of the trunk", "half-width, likewise"),
-    "strength": ("Stiffness of the servos", "half-width, likewise"),
-    "damping": ("Damping", "half-width, likewise"),
-    "offset": ("Joint encoders", "half-width of their offsets, likewise"),
-    "noise": ("Noise and bias of sensors", "factor"),
+    "friction": ("Friction", _WIDTH),
+    "mass": ("Masses", _WIDTH),
+    "com": ("Centre of mass of the trunk", _WIDTH),
+    "strength": ("Stiffness of the servos", _WIDTH),
+    "damping": ("Damping", _WIDTH),
+    "offset": ("Offsets of joint encoders", _WIDTH),
+    "noise": ("Noise and bias of sensors", "times what noise 1 adds"),
     "push": ("Pushes", "N, for a robot of the biped's weight"),
 }
 
@@ -73,7 +74,8 @@ def robustness(rows: list[dict[str, Any]]) -> Part:
         strengths = [row["strength"] for row in some]
         shares = [100.0 * row["survived"] for row in some]
         line = Series("stays up", strengths, shares, color=0, dots=True)
-        options: Any = {"x_label": unit, "y_label": "% of episodes without a fall", "height": 200}
+        label = f"{title}: % of episodes without a fall"
+        options: Any = {"x_label": unit, "y_label": label, "height": 200}
         charts.append(line_chart([line], title=title, share=True, **options))
         table += [
             [title, row["strength"], 100.0 * row["survived"], row.get("error"), row.get("yaw")]

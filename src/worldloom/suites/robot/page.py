@@ -208,14 +208,12 @@ def _percent(share: Any) -> str:
 # Charts ------------------------------------------------------------------------------------------
 
 
-def _line(
-    rows: Sequence[Any], label: str, name: str, color: Any, over: str = "steps", **style: Any
-) -> list[Series]:
+def _line(rows: Sequence[Any], label: str, name: str, color: Any, **style: Any) -> list[Series]:
     """A line of rows of training or evaluation, as a list: empty if none has such a column."""
     values = column(rows, name)
     if not any(map(is_number, values)):
         return []
-    points = run_page.thin(column(rows, over), values)
+    points = run_page.thin(column(rows, "steps"), values)
     return [Series(label, *points, color=color, **style)]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from worldloom.core.checks import check_fields
-from worldloom.core.lazy import lazy, resolve
+from worldloom.core.lazy import resolve
 from worldloom.core.names import one_line
-from worldloom.training.suite import Suite, World, usual_parts
+from worldloom.training.suite import Suite, World, parts_of
 
 if TYPE_CHECKING:
     from worldloom.algos.amp import AMPConfig
@@ -182,12 +182,14 @@ SUITE = Suite(
         ),
     },
     settings=RobotSettings,
-    rules=RobotRules,
+    rules={"biped": RobotRules},
     defaults=defaults,
-    **usual_parts("worldloom.suites.robot"),
-    export=lazy("worldloom.suites.robot.export:export"),
-    film=lazy("worldloom.suites.robot.film:film_run"),
-    studio=lazy("worldloom.suites.robot.studio:RobotSession"),
+    **parts_of(
+        "worldloom.suites.robot",
+        export="export:export",
+        film="film:film_run",
+        studio="studio:RobotSession",
+    ),
     commands={
         "pushes": (
             "worldloom.suites.robot.command:pushes",

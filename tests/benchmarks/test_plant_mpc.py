@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.plant_mpc import Shooting, oracle_returns
+from benchmarks.plant_oracle import controller_returns
 from worldloom import suites
 from worldloom.core import draws
 from worldloom.suites.plant import Signal, make_world
-from worldloom.suites.plant.mpc import Shooting, oracle_returns
 from worldloom.suites.plant.plant import play_episodes
-from worldloom.suites.plant.references import controller_returns
 
 A, B = np.asarray([[1.0, 0.2], [0.0, 1.0]]), np.asarray([0.0, 0.2])
 Q, R, STEPS = np.diag([1.0, 0.1]), 0.05, 12

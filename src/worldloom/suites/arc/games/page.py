@@ -1,0 +1,57 @@
+"""The page of a run in a game: a film, curves, and every level beside what others took for it."""
+
+from pathlib import Path
+from typing import Any
+
+from worldloom.report import page
+from worldloom.report.axes import number
+from worldloom.report.page import Part
+from worldloom.report.run_page import facts, hero, inside, learning, spread, write_page
+from worldloom.report.runs import Run, read_run
+
+FILM = "eval.gif"
+
+
+def write_report(folder: str | Path) -> Path:
+    """Writes `report.html` into a run folder and returns its path."""
+    run = read_run(folder)
+    film, missing, picture = run.path / FILM, [], None
+    if film.is_file():
+        picture = page.film(film, "The trained agent, playing greedily.")
+    else:
+        missing.append(f"There is no film of the trained agent ({FILM}).")
+    return write_page(
+        run,
+        hero=hero(facts(run, score="share of levels solved"), picture),
+        sections=[learning(run, "share of levels solved, or return"), _scores(run), inside(run)],
+        missing=missing,
+    )
+
+
+def _scores(run: Run) -> Part:
+    """Levels and actions of the last evaluation, beside agents that learn nothing."""
+    agents: dict[str, Any] = run.references()
+    if run.evals:
+        agents = {f"{run.settings.get('algo')}, greedy": run.evals[-1]} | agents
+    if not agents:
+        return None
+    count = max(len(row.get("level_actions") or ()) for row in agents.values())
+    head = ["agent", "levels solved", "efficiency", "actions"]
+    head += [f"level {n + 1}" for n in range(count)]
+    rows = []
+    for name, row in agents.items():
+        levels = row.get("levels") or 1
+        error = row.get("stderr")
+        solved = f"{number(row.get('levels_solved'))} of {levels}"
+        if isinstance(error, int | float):
+            solved += f" {spread(levels * error)}"
+        each = [number(x) if x is not None else "-" for x in row.get("level_actions") or ()]
+        cells = [name, solved, number(row.get("efficiency")), number(row.get("actions"))]
+        rows.append([*cells, *each])
+    text = (
+        "An episode begins at the first level and ends with the last life or with the time. "
+        "Efficiency: a solved level counts the square of baseline by actions, one at most, level n "
+        "weighs n. For each level: mean actions of the episodes that solved it. Graph exploration "
+        "learns nothing: it tries what it has not tried yet."
+    )
+    return page.section("Scores", page.table(head, rows), text=text)

@@ -1,0 +1,1 @@
+"""Many runs: sweeps over settings, alone or shared among workers, and populations."""

@@ -1,0 +1,196 @@
+"""Workers that share a study: every point is finished once, whoever dies on the way."""
+
+import json
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.sweep_workers import SETTINGS, killed_worker
+from oracles import guess
+from worldloom import suites
+from worldloom.cli import main as cli
+from worldloom.training.sweeps import claims as claiming
+from worldloom.training.sweeps import launch
+from worldloom.training.sweeps.search import Range
+from worldloom.training.sweeps.source import Saved, Search
+
+optuna = pytest.importorskip("optuna", reason="needs worldloom[sweep]")
+
+from worldloom.training.sweeps.shared_study import Shared, open_storage  # noqa: E402
+
+SUITE = suites.suite("grid")
+GIVEN = {"env": "tag", "algo": "ppo", "steps": 100}
+SPACE = [("ppo.gamma", [0.5, 0.7, 0.9]), ("ppo.hidden", [(8,), (8, 8)])]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock.now: seconds, as claims see them."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(claiming, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
+def store(request, tmp_path):
+    return str(tmp_path / "study") if request.param == "folder" else f"sqlite:///{tmp_path}/s.db"
+
+
+def worker(store, space=SPACE, lease=60.0, out=Path(), **search):
+    return Shared(SUITE, GIVEN, space, Search(**{"batch": 2} | search), store, out, lease)
+
+
+def row(value):
+    return {"iqm": value, "settings": str(value)}
+
+
+def test_points_are_given_to_one_worker_each_and_finished_once(store, clock, tmp_path):
+    one, other = worker(store, out=tmp_path), worker(store, out=tmp_path)
+    asked = [one.ask(), other.ask(), one.ask()]
+    assert sorted(task.number for tasks in asked for task in tasks) == list(range(6))
+    points = {task.number: task.point.values for tasks in asked for task in tasks}
+    assert points[5] == {"ppo.gamma": 0.9, "ppo.hidden": (8, 8)}
+    for source, tasks in zip((one, other, one), asked, strict=True):
+        for task in tasks:
+            source.tell(task, row(float(task.number)))
+            other.tell(task, row(-1.0))  # whose it is not, or not any more
+    assert one.ask() == other.ask() == []
+    assert [each["iqm"] for each in one.rows()] == list(map(float, range(6)))
+
+
+def test_what_a_dead_worker_had_is_taken_over_from_where_it_was_saved(store, clock, tmp_path):
+    dead, alive, late = (worker(store, out=tmp_path, batch=4) for _ in range(3))
+    lost = dead.ask()
+    key, weights = jax.random.key(3), np.arange(3, dtype=np.float32)
+    saved = Saved(7, [(key, weights), (key, weights + 1)], {"return": np.ones((2, 7))})
+    assert dead.save(lost[1], saved)
+    assert [task.number for task in alive.ask()] == [4, 5]  # nobody is known to be dead yet
+    clock.now = 59.0
+    assert alive._orphans(alive._trials()) == late._orphans(late._trials()) == []
+    clock.now = 61.0  # the first saw it at 0, the second at 59
+    assert late._orphans(late._trials()) == []
+    assert [task.number for task in alive._orphans(alive._trials())] == [0, 1, 2, 3]
+    clock.now = 200.0  # what has a new owner is left alone for as long again; the rest is free
+    assert [task.number for task in late._orphans(late._trials())] == [4, 5]
+    template = jax.eval_shape(lambda: saved.states)
+    again = alive.load(lost[1], template)
+    assert again.iteration == 7
+    np.testing.assert_array_equal(again.states[1][1], weights + 1)
+    np.testing.assert_array_equal(*map(jax.random.key_data, (again.states[0][0], key)))
+    assert again.rows["return"].shape == (2, 7)
+    assert alive.load(lost[0], template) is None, "nothing was saved of it"
+    # It was only slow, and comes back: nothing of what it has counts any more.
+    assert not dead.save(lost[1], saved)
+    dead.tell(lost[1], row(1.0))
+    assert dead.rows() == []
+
+
+def test_of_two_that_take_a_point_at_once_one_gets_it(store, clock, tmp_path, monkeypatch):
+    dead, one, other = (worker(store, out=tmp_path, batch=1) for _ in range(3))
+    (task,) = dead.ask()
+    known = one._claims.current()
+    with monkeypatch.context() as patch:  # both look before either has claimed anything
+        first = claiming.Claims.current
+        answers = {id(c): [known] for c in (one._claims, other._claims)}
+        now = lambda self: answers[id(self)].pop() if answers.get(id(self)) else first(self)  # noqa: E731
+        patch.setattr(claiming.Claims, "current", now)
+        assert [source._claims.take(task.number) for source in (one, other)] == [True, False]
+    assert [s._claims.holds(task.number) for s in (dead, one, other)] == [False, True, False]
+
+
+def test_a_worker_shows_life_while_it_trains(tmp_path):
+    with worker(str(tmp_path / "study"), lease=0.2) as source:
+        (number, _) = (task.number for task in source.ask())
+        before = source._claims.current()[number].user_attrs["beat"]
+        end = time.monotonic() + 60
+        while source._claims.current()[number].user_attrs["beat"] < before + 3:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_values_of_a_rung_are_those_of_all_workers(store, clock, tmp_path):
+    one, other = worker(store, out=tmp_path), worker(store, out=tmp_path)
+    one.report(one.ask()[0], 10, 1.5)
+    other.report(other.ask()[0], 10, 2.5)
+    assert sorted(one.values(10)) == [1.5, 2.5]
+    assert one.values(20) == []
+
+
+@pytest.mark.slow
+def test_samplers_share_what_they_learn(clock, tmp_path):
+    """The score is the number itself: both workers come to large ones."""
+    space = [("ppo.gamma", Range(0.1, 0.9))]
+    one, other = (worker(str(tmp_path / "s"), space, points=40, batch=2) for _ in range(2))
+    while tasks := one.ask() + other.ask():
+        for task in tasks:
+            for source in (one, other):  # one of them holds it
+                source.tell(task, row(task.point.values["ppo.gamma"]))
+    drawn = [each["iqm"] for each in one.rows()]
+    assert len(drawn) == 40
+    assert np.mean(drawn[20:]) > 0.6
+
+
+def test_a_folder_with_another_sweep_is_refused(tmp_path):
+    worker(str(tmp_path))
+    with pytest.raises(ValueError, match="holds a sweep with other settings"):
+        worker(str(tmp_path), SPACE[:1])
+    with pytest.raises(ValueError, match="it cannot be opened"):
+        open_storage(optuna, "sqlite:////proc/none/study.db")
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "expected"), [("local:4", ("local", 4)), ("slurm", ("slurm", 1))])
+def test_where_workers_start(text, expected):
+    assert launch.parse_launch(text) == expected
+
+
+@pytest.mark.parametrize("text", ["local:0", "slurm:x", "cloud:3", "local:"])
+def test_a_launch_that_is_not_known_is_refused(text):
+    with pytest.raises(ValueError, match="write local:N or slurm:N"):
+        launch.parse_launch(text)
+
+
+@pytest.mark.slow
+def test_jobs_are_submitted_with_the_command_of_a_worker(tmp_path):
+    """By submitit's local executor, which starts what Slurm would."""
+    pytest.importorskip("submitit", reason="needs worldloom[sweep]")
+    command = [sys.executable, "-c", "from pathlib import Path; print(Path.cwd())"]
+    jobs = launch.submit(command, 2, tmp_path, {"timeout_min": 5}, cluster="local")
+    assert [job.result().strip() for job in jobs] == [str(Path.cwd())] * 2
+    with pytest.raises(ValueError, match="submitit cannot do that"):
+        launch.submit(command, 1, tmp_path, {"no_such_option": 1}, cluster="local")
+
+
+@pytest.mark.slow
+def test_one_of_four_workers_is_killed_and_nothing_is_lost(tmp_path):
+    """And every score is that of a single worker."""
+    found = killed_worker(tmp_path, points=6, workers=4, seed=random.randrange(1000))
+    assert found["killed"]
+    assert (found["failed"], found["complete"]) == (0, True), (tmp_path / "log").read_text()
+    assert (found["lost"], found["states"]) == (0, {"COMPLETE": 6})
+    assert found["difference"] < 1e-3
+
+
+@pytest.mark.slow
+def test_workers_are_launched_and_their_results_shown(tmp_path, monkeypatch, capfd):
+    shutil.copy(Path(guess.__file__), tmp_path / "guess.py")
+    monkeypatch.chdir(tmp_path)
+    line = f"sweep {SETTINGS} --steps 400 --ppo.gamma 0.5,0.9 --launch local:2 --json"
+    assert cli.main(line.split()) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert [row["values"] for row in result["results"]] == [{"ppo.gamma": 0.5}, {"ppo.gamma": 0.9}]
+    folder = Path(result["file"]).parent
+    assert {path.name for path in (folder / "workers").iterdir()} == {
+        "worker-0.log",
+        "worker-1.log",
+    }
+    assert "ppo.gamma=0.9" in Path(result["report"]).read_text()
