@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo setup test test-slow test-all test-matrix newcomer lint docs bench figures peers clean
+.PHONY: help demo setup test test-slow test-all test-nightly test-matrix newcomer lint docs bench figures peers clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,13 +41,16 @@ demo: $(CORE) ## set up what is needed, and train treasure hunt (about a minute)
 
 setup: $(DEV) ## set up everything for development, PyTorch included where it can be had
 
-test: lint ## set up, check, and run the fast tests (eight or nine minutes); PYTEST_ARGS chooses some
-	$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+test: lint ## set up, check, and run the fast tests (six to eight minutes); PYTEST_ARGS chooses some
+	$(PYTEST) -m 'not slow and not nightly' $(PYTEST_ARGS)
 
 test-slow: $(DEV) ## only what takes long: MJX, Brax, several processes, browsers, kill tests
-	$(PYTEST) -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m 'slow and not nightly' $(PYTEST_ARGS)
 
-test-all: test test-slow ## every check and test
+test-all: test test-slow ## the fast and the slow tests
+
+test-nightly: $(DEV) ## the rest: every algorithm in every world, quick runs of all benchmarks
+	$(PYTEST) -m nightly $(PYTEST_ARGS)
 
 test-matrix: ## the fast tests on every Python of MATRIX that is here (a night's work)
 	@failed=; for version in $(MATRIX); do \

@@ -16,6 +16,8 @@ NEEDS = {
     "11_brax_ppo.py": ("brax", "robot"),
     "12_walk.py": ("mujoco", "robot"),
 }
+# Whose way the tests of the same commands go as well.
+LONG = ("02_compare_modes.py", "13_plant_from_data_to_server.py")
 
 
 def test_there_are_examples():
@@ -28,7 +30,11 @@ def test_an_example_is_short_enough_to_read(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.nightly if p.name in LONG else ()) for p in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs(path, tmp_path, compiled_once):
     needed, extra = NEEDS.get(path.name, (None, None))
     if needed and find_spec(needed) is None:

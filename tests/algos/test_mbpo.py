@@ -302,6 +302,7 @@ def test_until_models_are_learned_the_policy_does_what_is_logged_on_average():
     assert learner.selected_return < -1e29
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_penalty_keeps_the_policy_where_the_models_agree():
     """The reward rises with the action, also beyond the logged ones, where models only guess."""
@@ -318,6 +319,7 @@ def test_a_penalty_keeps_the_policy_where_the_models_agree():
     assert away[30.0] < 0.3
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_model_with_a_past_knows_what_is_hidden_from_one_without():
     errors = {}

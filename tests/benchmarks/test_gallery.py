@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks import gallery, gallery_scores
 from worldloom import suites
 
@@ -38,6 +40,7 @@ def test_pictures_are_drawn_from_the_worlds_themselves(tmp_path):
     assert "runaway 375" in picture
 
 
+@pytest.mark.nightly
 def test_scores_are_measured_beside_random_play(tmp_path, compiled_once):
     path = tmp_path / "gallery.json"
     small = {"steps": 100, "num_worlds": 2, "eval_episodes": 4, "world": {"horizon": 5}}

@@ -351,6 +351,7 @@ def test_an_unknown_section_is_refused_before_anything_runs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     monkeypatch.setenv(plant_scores.FOLDER, str(neorl2))

@@ -74,6 +74,7 @@ def test_it_finds_riccatis_optimum_within_two_per_cent():
     np.testing.assert_allclose(found, best, rtol=0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_beats_tuned_loops_and_every_constant():
     env = suites.make("dmsd", horizon=60)

@@ -24,6 +24,7 @@ def test_what_a_bundle_holds_is_attacked_as_well():
     assert not all(constraints.hard)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_attacks_count_cases_and_bound_the_rate():
     rows = attacks("linear", cases=2000)
@@ -34,6 +35,7 @@ def test_attacks_count_cases_and_bound_the_rate():
         assert row["violation_rate_at_most"] == pytest.approx(3.0 / row["cases"], rel=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_plants_in_closed_loop_are_in_the_middle_of_their_episodes():
     constraints, _, state = closed_loop(16, rows=2_000, updates=20)

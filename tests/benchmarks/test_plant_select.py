@@ -60,6 +60,7 @@ def test_the_tuned_loops_share_lies_between_random_and_oracle():
     assert plant_oracle.tuned_share(row) == pytest.approx(0.75)
 
 
+@pytest.mark.nightly
 def test_both_sections_are_measured_written_and_shown(tmp_path):
     out = tmp_path / "plant.json"
     record = plant.run(plant.QUICK, ["select", "oracle"], out, "line", quick=True)
@@ -72,6 +73,7 @@ def test_both_sections_are_measured_written_and_shown(tmp_path):
     assert "How well plants can be controlled" in html
 
 
+@pytest.mark.nightly
 def test_the_librarys_table_keeps_what_was_not_measured(tmp_path, monkeypatch):
     table = tmp_path / "references.json"
     monkeypatch.setattr(plant_oracle.references, "TABLE", table)

@@ -238,6 +238,7 @@ def test_an_unknown_section_is_an_error_with_the_nearest_name():
 # Learning ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_that_is_out_of_time_is_evaluated_where_it_stopped():
     notes: list[str] = []

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import sweep
 
 
+@pytest.mark.nightly
 def test_a_little_of_every_section_is_measured(tmp_path, capsys):
     pytest.importorskip("gymnax", reason="needs worldloom[gymnax]")
     out = tmp_path / "sweep.json"

@@ -234,6 +234,7 @@ def test_train_writes_a_run_and_says_where(call, tmp_path, finished_run):
     assert [row["iteration"] for row in rows] == list(range(1, 8))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_profile_is_in_the_run_folder_and_nowhere_if_the_run_is_refused(call):
     assert call(f"train {TINY} --profile --no-report --out here")[0] == 0

@@ -35,6 +35,7 @@ CHAINS = {
     "robot": (f"train biped --task stand --world.horizon 5 --steps 16 {FEW} {PPO} --no-report", ""),
     "plant": ("data make dmsd --steps 200 --world horizon=10", PLANT),
 }
+LONG = ("plant", "sweep")
 
 
 def steps_in(out: str) -> list[list[str]]:
@@ -57,7 +58,10 @@ def serves(command: list[str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", CHAINS)
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in CHAINS],
+)
 def test_what_is_suggested_works(suite, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "a b"  # of which every suggestion must quote the space
     folder.mkdir()

@@ -41,7 +41,20 @@ HIDDEN = {"dqn": (8,), "iqn": 8, "ppo": (8,), "mappo": (8,), "pqn": (8,), "sac":
 WITH_REFERENCES = ("ppo",)  # which learns in every world
 
 WORLDS = [(suite, world) for suite in SMALL for world in suites.names(suite)]
-PAIRS = [(suite, world, algo) for suite, world in WORLDS for algo in algos.names()]
+# Every algorithm in one world of each kind, and every world with its own algorithm, are of the slow
+# tier; the other three hundred pairs, which join what these test apart, are of the nightly one.
+WHOLE_ROWS = ("treasurehunt", "arc", "glide", "biped", "dmsd")
+
+
+def pairs() -> list:
+    """Every world with every algorithm."""
+    found = []
+    for suite, world in WORLDS:
+        own = suites.suite(suite).defaults(world, None)["algo"]
+        for algo in algos.names():
+            marks = () if world in WHOLE_ROWS or algo == own else pytest.mark.nightly
+            found.append(pytest.param(suite, world, algo, marks=marks))
+    return found
 
 
 def settings(suite: str, world: str, algo: str) -> dict:
@@ -109,7 +122,7 @@ def forget(forget_programs):
     forget_programs()
 
 
-@pytest.mark.parametrize(("name", "world", "algo"), PAIRS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "world", "algo"), pairs())
 def test_an_algorithm_trains_in_a_world_or_is_refused(name, world, algo, spared, tmp_path):
     suite = suites.suite(name)
     if algo not in WITH_REFERENCES:

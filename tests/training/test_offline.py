@@ -196,6 +196,7 @@ DEVICES = """
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_devices_learn_the_same_as_one():
     done = subprocess.run(

@@ -52,7 +52,8 @@ from worldloom.safety.search import (
     take_rows,
 )
 
-CHUNK = 32  # rows that another action is looked for at a time
+# Rows that another action is looked for at a time: few where a lookahead makes each of them dear.
+CHUNK, CHUNK_WITHOUT_LOOKAHEAD = 32, 128
 
 
 class ControlMemory(struct.PyTreeNode):
@@ -301,7 +302,8 @@ def filter_batch(
     asked = jax.vmap(_ask, (0, 0, None))(proposed, state, c)
 
     # A batch whose size is not known yet (`jax.export`) cannot be cut into chunks.
-    chunk = CHUNK if isinstance(size, int) else size
+    chunk = CHUNK if c.horizon else CHUNK_WITHOUT_LOOKAHEAD
+    chunk = chunk if isinstance(size, int) else size
 
     def of_rows(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         return lambda rows: jax.vmap(function, (0, 0, None))(*rows, c)

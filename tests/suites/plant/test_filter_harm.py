@@ -18,6 +18,7 @@ PLANTS = (
     "reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark", "dmsd",
     "simglucose",
 )  # fmt: skip
+LONG = ("powergrid", "simglucose", "hvac")
 # As the data are logged; and too eager, too weak, shaky, and the wrong way round.
 CONTROLLERS = TUNINGS | {
     "eager": Tuning(2.0, 0.03, False), "wild": Tuning(4.0, 0.1, False),
@@ -91,11 +92,15 @@ def test_the_controller_of_an_unstable_plant_is_not_throttled():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize(
+    "plant",
+    [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in PLANTS],
+)
 def test_no_controller_is_worse_off_behind_the_filter(plant):
     assert harm(plant, CONTROLLERS, episodes=32) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_patients_that_nothing_was_set_on_are_no_worse_off():
     """All but those of a controller that gives insulin when there is too little sugar: they are

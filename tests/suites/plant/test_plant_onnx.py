@@ -16,7 +16,9 @@ from worldloom.suites.plant.safety import constraints_for
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", ["reactor", "simglucose"])
+@pytest.mark.parametrize(
+    "plant", ["reactor", pytest.param("simglucose", marks=pytest.mark.nightly)]
+)
 def test_onnx_answers_as_the_program_does_or_says_why_not(plant, compiled_once, tmp_path):
     """A lookahead of an unstable plant, and a model that looks its patient up in a table."""
     pytest.importorskip("onnxruntime")

@@ -247,6 +247,7 @@ def test_programs_run_in_turn_and_rows_keep_the_order_of_the_grid(pretended, tmp
     assert pretended == [[(3, 3), (3, 4)] * 2] * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_networks_of_other_sizes_are_scored_as_what_they_are(tmp_path):
     space = parse_space(schema(), ["iqn.hidden=8,16"])
