@@ -10,11 +10,13 @@ from benchmarks import plant_adversaries as adversaries
 from benchmarks.plant_adversaries import ADVERSARIES, attack, violation_bound
 from worldloom.safety import emergency_action, make_constraints
 from worldloom.safety.constraints import TOLERANCE
+from worldloom.safety.filter import FLAGS
 
 CASES = 100_000
 WRONGS = ("violations", "unbounded", "altered", "unfinished", "broken")
 
 
+EMERGENCY = jnp.uint8(1 << FLAGS.index("emergency"))
 FAST, SLOW = ("gradient", "nan_injector"), pytest.mark.slow
 
 
@@ -50,8 +52,7 @@ def test_without_the_filter_the_adversaries_succeed(monkeypatch):
     def careless(proposed, state, constraints):
         _, report = real(proposed, state, constraints)
         executed = report.memory.replace(previous=jnp.where(jnp.isfinite(proposed), proposed, 0.0))
-        never = jnp.asarray(False)
-        return proposed, report.replace(emergency=never, memory=executed)
+        return proposed, report.replace(flags=report.flags & ~EMERGENCY, memory=executed)
 
     monkeypatch.setattr(adversaries, "filter_action", careless)
     for name in ("nan_injector", "worst_disturbance"):
@@ -69,7 +70,7 @@ def test_a_filter_that_always_stops_is_found_out(monkeypatch):
         _, report = real(proposed, state, constraints)
         action = emergency_action(state, constraints)
         stopped = report.memory.replace(previous=action)
-        return action, report.replace(emergency=jnp.asarray(True), memory=stopped)
+        return action, report.replace(flags=report.flags | EMERGENCY, memory=stopped)
 
     monkeypatch.setattr(adversaries, "filter_action", timid)
     found = attack(ADVERSARIES["uniform"], one_row(), start, jax.random.key(3), 1500, batch=150)

@@ -25,6 +25,12 @@ def in_onnxruntime(run, asked, outputs):
     return session.run(outputs, asked)
 
 
+def packing(x, y, k):
+    bits = (x > 0.5).astype(jnp.uint8)
+    packed = bits[0] | bits[1] << 1 | bits[2] << 7
+    return packed, packed >> 1 & 1 == 1, (packed >> jnp.uint8(7)) & 1
+
+
 def moving(x, y, k):
     back = x[::-1]
     joined = jnp.concatenate([y, x[1:4], jnp.ones(2)])
@@ -99,7 +105,18 @@ def waiting(x, y, k):
 
 @pytest.mark.parametrize(
     "run",
-    [moving, arithmetic, reducing, multiplying, indexing, looping, sloping, branching, waiting],
+    [
+        packing,
+        moving,
+        arithmetic,
+        reducing,
+        multiplying,
+        indexing,
+        looping,
+        sloping,
+        branching,
+        waiting,
+    ],
 )
 def test_a_batch_of_any_size_is_computed_as_jax_computes_it(run):
     luck = np.random.default_rng(0)

@@ -26,6 +26,8 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
 A margin that is not finite, as of a model that predicts an infinity, is that of a crossed row.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 
 import jax
@@ -78,27 +80,50 @@ class ControlState(struct.PyTreeNode):
     memory: ControlMemory
 
 
+# Bits of a report's flags, the lowest first.
+FLAGS = (
+    "is_safe", "intervened", "projected", "infeasible", "emergency", "latched", "overridden",
+    "input_finite",
+)  # fmt: skip
+
+
+def _flag(name: str) -> property:
+    return property(lambda report: (report.flags >> FLAGS.index(name)) & 1 == 1)
+
+
 class SafetyReport(struct.PyTreeNode):
     """What the filter did and why. Margins (C,) are in the order of `constraints.names`.
 
-    What was not finite has margins of -inf, and is infinitely far away.
+    What was not finite has margins of -inf, and is infinitely far away. Yes and no are bits of one
+    number: each array that leaves a compiled program costs as much as filtering a hundred actions.
     """
 
-    is_safe: Array  # bool (): the executed action satisfies every hard row
     margins_before: Array  # (C,): of what was proposed, or of the override
     margins_after: Array  # (C,): of what is executed
     active: Array  # int32 (): the row that was crossed furthest and led to it; -1: none
-    intervened: Array  # bool (): what is executed is not what was asked for
-    projected: Array  # bool (): and is safe: the nearest that was found
-    infeasible: Array  # bool (): no safe action was found
-    emergency: Array  # bool (): the emergency action is executed
-    latched: Array  # bool (): because an earlier stop still stands
-    overridden: Array  # bool (): a human's action took the place of the policy's
     distance: Array  # (): Euclidean, from what was asked for to what is executed
-    input_finite: Array  # bool ()
     model_uncertainty: Array  # (H,): the ensemble's standard deviation of each barrier's h
-    step: Array  # int32 (): how many actions were executed before
+    flags: Array  # uint8 (): which of FLAGS hold, the properties below
     memory: ControlMemory  # for the next call
+
+    is_safe = _flag("is_safe")  # the executed action satisfies every hard row
+    intervened = _flag("intervened")  # what is executed is not what was asked for
+    projected = _flag("projected")  # and is safe: the nearest that was found
+    infeasible = _flag("infeasible")  # no safe action was found
+    emergency = _flag("emergency")  # the emergency action is executed
+    latched = _flag("latched")  # because an earlier stop still stands
+    overridden = _flag("overridden")  # a human's action took the place of the policy's
+    input_finite = _flag("input_finite")
+
+    @property
+    def step(self) -> Array:  # int32 (): how many actions were executed before
+        return self.memory.step - 1
+
+
+def pack_flags(**flags: Array) -> Array:
+    """Booleans of one shape, by their names in FLAGS, as bits of a uint8."""
+    bits = [flags[name].astype(jnp.uint8) << bit for bit, name in enumerate(FLAGS)]
+    return functools.reduce(operator.or_, bits)
 
 
 # Memory ------------------------------------------------------------------------------------------
@@ -358,21 +383,23 @@ def _execute(
     # A soft row that is crossed is an alarm and no cause.
     worst = argmin_last(jnp.where(hard, before / c.scale, jnp.inf))
     caused = (intervened | emergency) & finite & ~memory.latched
-    report = SafetyReport(
+    flags = pack_flags(
         is_safe=all_last(take_rows(after >= -c.tolerance, hard)),
-        margins_before=before,
-        margins_after=after,
-        active=jnp.where(caused, worst, -1),
         intervened=intervened,
         projected=intervened & ~emergency,
         infeasible=asked.calm & ~fits,
         emergency=emergency,
         latched=memory.latched,
         overridden=memory.overriding & ~emergency,
-        distance=jnp.where(finite, jnp.sqrt(sum_last((action - target) ** 2)), jnp.inf),
         input_finite=finite,
+    )
+    report = SafetyReport(
+        margins_before=before,
+        margins_after=after,
+        active=jnp.where(caused, worst, -1),
+        distance=jnp.where(finite, jnp.sqrt(sum_last((action - target) ** 2)), jnp.inf),
         model_uncertainty=jnp.where(jnp.isfinite(uncertainty), uncertainty, jnp.inf),
-        step=memory.step,
+        flags=flags,
         memory=_remember(memory, action, emergency, c),
     )
     return action, report

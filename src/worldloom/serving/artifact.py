@@ -34,7 +34,11 @@ from worldloom.serving.program import Rows, serialise
 
 KEY_WORDS = 2  # of a threefry key
 MEMORY = tuple(field.name for field in fields(ControlMemory))
-REPORT = tuple(field.name for field in fields(SafetyReport) if field.name != "memory")
+# What a bundle tells of a report, in the order of its manifest.
+REPORT = (
+    "is_safe", "margins_before", "margins_after", "active", "intervened", "projected", "infeasible",
+    "emergency", "latched", "overridden", "distance", "input_finite", "model_uncertainty", "step",
+)  # fmt: skip
 
 
 def control_row(policy: PolicyState, constraints: SafetyConstraints) -> Callable[..., Rows]:
@@ -73,8 +77,8 @@ def _state(obs: Array, memory: Mapping[str, Array]) -> ControlState:
 
 
 def _answer(proposed: Array, action: Array, report: SafetyReport) -> Rows:
-    reported = as_dict(report)
-    memory = as_dict(reported.pop("memory"))
+    reported = {name: getattr(report, name) for name in REPORT}
+    memory = as_dict(report.memory)
     return {"action": action, "proposed": proposed, "memory": memory, "report": reported}
 
 

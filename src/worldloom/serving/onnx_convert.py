@@ -199,6 +199,8 @@ def _computed(graph: Graph, step: Any, values: Sequence[Value], out: Any) -> str
             return graph.node("Sub", one, graph.node("Mul", x[0], x[0]))
         case "rsqrt":
             return graph.node("Reciprocal", graph.node("Sqrt", x[0]))
+        case "shift_left" | "shift_right_logical" if np.issubdtype(out.dtype, np.unsignedinteger):
+            return graph.node("BitShift", *x, direction=name.split("_")[1].upper())
         case "rem":
             return graph.node("Mod", *x, fmod=1)
         case "is_finite":
