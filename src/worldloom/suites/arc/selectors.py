@@ -95,6 +95,7 @@ def components(grid: Array) -> tuple[Array, Array]:
     owner = jnp.where(coloured, labels.reshape(batch, total), total)
     sizes = (owner[:, None, :] == jnp.arange(total)[:, None]).sum(-1)  # (B, total): by first cell
     order = sizes * total + (total - 1 - jnp.arange(total))
+    order = jnp.pad(order, ((0, 0), (0, max(0, COMPONENTS - total))))  # canvases of few cells
     best, first = jax.lax.top_k(order, COMPONENTS)
     sizes = best // total
     cells = (owner[:, None, :] == first[:, :, None]) & (sizes > 0)[:, :, None]
