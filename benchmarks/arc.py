@@ -25,7 +25,7 @@ from worldloom.training.console import table
 from worldloom.training.timer import ratio
 
 RATIOS = MEANING["arc"]
-SECTIONS = ("speed", "curve", "parts", "games", "learning")
+SECTIONS = ("speed", "curve", "parts", "games", "learning", "generalisation")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BenchArc:
     out: Path | None = None
     """Where to write; benchmarks/results/arc.json, or arc-partial / arc-quick beside it."""
     only: tuple[str, ...] = ()
-    """Sections to run (speed, curve, parts, games, learning); all if none is named."""
+    """Sections: speed, curve, parts, games, learning, generalisation; all if none is named."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -128,6 +128,7 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         "parts": parts,
         "games": games,
         "learning": learning,
+        "generalisation": generalisation,
     }
     for name in sections:
         raw = record.result["raw"].setdefault(name, {})
@@ -226,6 +227,20 @@ def learning(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
 
     raw |= learn(record.note, quick=sizes == QUICK)
     record.result["ratios"]["demo_tasks_solved_share"] = raw["demo_tasks_solved"] / raw["tasks"]
+
+
+def generalisation(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
+    """A policy told by demonstrations on new tasks, held-out families, Mini-ARC and ARC-AGI-1."""
+    from benchmarks import arc_generalisation as table
+
+    effort = table.QUICK if sizes == QUICK else table.Effort()
+
+    def note(text: str) -> None:
+        record.note(text)
+        record.save()
+
+    table.generalisation(effort, note, raw)
+    record.result["ratios"] |= table.ratios(raw)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ MEANING = {
         "point_mix_vs_box_mix": "our steps/s with single cells and flood fills / with boxes",
         "games_vs_arcengine": "frames/s of 1,024 games, ours / arcengine's best, least of 3",
         "demo_tasks_solved_share": "of 20 Mini-ARC tasks, those whose demonstrations PPO solves",
+        "heldout_instances_solved": "test pairs solved at once, new tasks of trained rule families",
+        "heldout_families_solved": "test pairs solved at once, rule families not trained on",
     },
     "robot": {
         "c_in_jit_vs_rollout": "physics of 512 robots, MuJoCo in our jit / mujoco.rollout",

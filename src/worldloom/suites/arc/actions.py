@@ -17,6 +17,7 @@ from worldloom.suites.arc.types import (
     BoxAction,
     FlatAction,
     MaskAction,
+    ObjectAction,
     PointAction,
     int32,
 )
@@ -48,9 +49,12 @@ class Selection(NamedTuple):
         return (box.top == box.bottom) & (box.left == box.right)
 
 
-def as_action(action: Action) -> MaskAction | BoxAction | PointAction | FlatAction:
+Form = MaskAction | BoxAction | PointAction | FlatAction | ObjectAction
+
+
+def as_action(action: Action) -> Form:
     """A bare integer array is a flat action."""
-    if isinstance(action, MaskAction | BoxAction | PointAction | FlatAction):
+    if isinstance(action, Form):
         return action
     return FlatAction(jnp.asarray(action))
 
@@ -71,6 +75,8 @@ def decode(action: Action, grid_shape: tuple[int, int], words: int) -> tuple[Arr
     """
     height, width = grid_shape
     action = as_action(action)
+    if isinstance(action, ObjectAction):
+        raise ValueError("arc: what an object action selects is in the grid; see selectors.resolve")
     if isinstance(action, MaskAction):
         if action.selection.shape[-2:] != grid_shape:
             raise ValueError(

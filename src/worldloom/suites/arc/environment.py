@@ -18,7 +18,7 @@ from worldloom.core import draws, stack
 from worldloom.core.names import suggest
 from worldloom.core.sparse import lift
 from worldloom.core.types import Array, Key
-from worldloom.suites.arc import actions, o2arc, operations, planes
+from worldloom.suites.arc import actions, o2arc, operations, planes, selectors
 from worldloom.suites.arc.operations import SUBMIT, UNDO, Canvas
 from worldloom.suites.arc.tasks import Task, TaskSet, pack_tasks
 from worldloom.suites.arc.types import (
@@ -28,6 +28,7 @@ from worldloom.suites.arc.types import (
     ArcConfig,
     ArcState,
     Demonstrations,
+    ObjectAction,
     Observation,
     Rules,
     Start,
@@ -211,6 +212,8 @@ def step_worlds(
     An action that is invalid changes nothing, costs a step and says so: `operation_type` is -1.
     """
     tasks = config.tasks
+    if isinstance(action, ObjectAction):
+        action = selectors.resolve(action, state, tasks.grid_shape)
     operation, selection = actions.decode(action, tasks.grid_shape, tasks.words)
     # A pair number means nothing in a buffer other than the one the world was reset with.
     known = state.tasks_id == tasks.identity

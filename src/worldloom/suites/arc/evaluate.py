@@ -18,11 +18,12 @@ from worldloom.core import draws
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.actor_critic import point_action_mask
 from worldloom.nn.distributions import Categorical
+from worldloom.suites.arc import planes, selectors
 from worldloom.suites.arc.environment import NOWHERE, create_observation, start_at
 from worldloom.suites.arc.episodes import Trajectory, greedy_editor, play_episodes
 from worldloom.suites.arc.operations import RESIZE
 from worldloom.suites.arc.tasks import TaskSet
-from worldloom.suites.arc.types import Action, ArcConfig, ArcState, Observation
+from worldloom.suites.arc.types import Action, ArcConfig, ArcState, ObjectAction, Observation
 from worldloom.training.evaluate import RANDOM_PLAY, standard_error
 
 # agent(states, agents, key, config, explore) -> actions (B,): greedy where `explore` (), a traced
@@ -135,11 +136,18 @@ def honest(config: ArcConfig) -> ArcConfig:
     return config.replace(evaluation=True, start=start)
 
 
-def learned(act: Callable[..., Array]) -> Agent:
-    """A trained agent, of which `act(agents, obs, key, explore=...)` gives flat actions (B,)."""
+def learned(act: Callable[..., Array], objects: bool = False) -> Agent:
+    """A trained agent, of which `act(agents, obs, key, explore=...)` gives numbers (B,).
+
+    They are flat actions, or object actions.
+    """
 
     def agent(states: ArcState, agents: PyTree, key: Key, config: ArcConfig, explore: Array):
-        return act(agents, create_observation(states, config), key, explore=explore)
+        action = act(agents, create_observation(states, config), key, explore=explore)
+        if not objects:
+            return action
+        # As cells, which pages can draw.
+        return selectors.resolve(ObjectAction(action), states, config.grid_shape)
 
     return agent
 
@@ -261,6 +269,16 @@ def random_agent(states: ArcState, _: PyTree, key: Key, config: ArcConfig, explo
     return Categorical(jnp.zeros(mask.shape), mask).sample(key)
 
 
+def random_object_agent(
+    states: ArcState, _: PyTree, key: Key, config: ArcConfig, explore: Array
+) -> ObjectAction:
+    """Draws among the object actions that make sense, each as likely, whatever `explore` is."""
+    shape = config.grid_shape
+    found = selectors.selectable(planes.unpack(states.grid, shape).astype(jnp.int32), states.size)
+    mask = selectors.object_action_mask(states.operation_mask, found.usable, states.size, shape)
+    return ObjectAction(Categorical(jnp.zeros(mask.shape), mask).sample(key))
+
+
 def _editor_or_random(
     states: ArcState, agents: PyTree, key: Key, config: ArcConfig, explore: Array
 ):
@@ -271,14 +289,17 @@ def _editor_or_random(
     return jnp.where(explore > 0, random_agent(states, agents, key, config, explore), flat)
 
 
-def references(evaluator: ArcEvaluator, agents: PyTree = ()) -> dict[str, ArcEvaluation]:
+def references(
+    evaluator: ArcEvaluator, agents: PyTree = (), random: Agent = random_agent
+) -> dict[str, ArcEvaluation]:
     """What random play and the editor that knows the answer solve of the same pairs.
 
-    agents: are not asked. The editor is left out under rules that it cannot play by.
+    agents: are not asked. The editor is left out under rules that it cannot play by, and where
+    others than point actions are drawn.
     """
     key = jax.random.key(REFERENCE_KEY)
-    if evaluator.rules.rules != "edit":
-        alone = ArcEvaluator(evaluator.tasks, evaluator.rules, random_agent)
+    if evaluator.rules.rules != "edit" or random is not random_agent:
+        alone = ArcEvaluator(evaluator.tasks, evaluator.rules, random)
         return {RANDOM_PLAY: alone((), key)}
     played = ArcEvaluator(evaluator.tasks, evaluator.rules, _editor_or_random, attempts=1)((), key)
     alone = replace(played, attempts=played.attempts[:0])

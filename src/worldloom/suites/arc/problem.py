@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from worldloom.nn.actor_critic import (
     one_hot_cells,
 )
 from worldloom.nn.networks import Network, Networks
+from worldloom.suites.arc.adapting import Adapting, AdaptingEvaluator
 from worldloom.suites.arc.augmentation import with_copies
 from worldloom.suites.arc.draw import shots_of
 from worldloom.suites.arc.environment import NOWHERE
@@ -31,10 +33,22 @@ from worldloom.suites.arc.evaluate import (
     ArcEvaluation,
     ArcEvaluator,
     learned,
+    random_object_agent,
     references,
 )
 from worldloom.suites.arc.game import is_play, read_plays
 from worldloom.suites.arc.games import problem as games
+from worldloom.suites.arc.generalising import (
+    GENERALISE,
+    GENERATED,
+    SHOWN,
+    SHOWN_SEED,
+    demonstration_network,
+    drawn_anew,
+    imitates,
+    imitation_trainer,
+)
+from worldloom.suites.arc.generators.drawing import generate
 from worldloom.suites.arc.page import EPISODES_FILE, TASKS_FILE
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.suite import TASKS, ArcSettings, NetworkSizes
@@ -71,13 +85,26 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         key = jax.random.key(COPIES_KEY + config.seed)
         buffer = with_copies(buffer, settings.copies, key)
     env = make_world(config, buffer)
+    objects = settings.policy == "demonstrations"
+    if objects and config.algo not in GENERALISE:
+        raise ValueError(
+            f"arc: policy='demonstrations' learns by {', '.join(GENERALISE)}, not by {config.algo}"
+        )
+    if settings.adapt and not imitates(config):
+        raise ValueError("arc: adapt is for algo=bc on generated tasks; leave it out")
     # As much as in training where that is the agent's own business, else now and then.
     explore = 0.1 if config.algorithm.loop == "off_policy" else 1.0
 
     def make_evaluator(trainer: Any, episodes: int) -> ArcEvaluator:
-        return ArcEvaluator(tasks, rules, learned(trainer.act), settings.attempts, explore)
+        agent = learned(trainer.act, objects)
+        if settings.adapt:
+            adapting = Adapting(trainer.loop.agent, settings.adapt)
+            return AdaptingEvaluator(tasks, rules, agent, settings.attempts, explore, adapting)
+        return ArcEvaluator(tasks, rules, agent, settings.attempts, explore)
 
     networks = make_networks(settings.network, rules)
+    if objects:
+        networks = replace(networks, actor_critic=lambda _: demonstration_network(rules))
     # What bc learns from: what people did, or episodes of another agent.
     data = recorded_data(settings.dataset, env, networks)
     plays = Path(settings.dataset)
@@ -87,10 +114,11 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         env=env,
         make_evaluator=make_evaluator,
         networks=networks,
-        data=data,
+        data=drawn_anew if imitates(config) else data,
+        make_trainer=imitation_trainer if imitates(config) else None,
         outcomes=outcomes,
         about=_about,
-        references=references,
+        references=partial(references, random=random_object_agent) if objects else references,
         files={TASKS_FILE: tasks.to_json()},
         hooks=[TaskTable()],
         pictures=[Episodes()],
@@ -108,7 +136,10 @@ def film(run: Run, path: Path, seed: int = 0) -> Path:
 
 
 def load_tasks(settings: ArcSettings) -> TaskSet:
-    """The tasks that the settings name."""
+    """The tasks that the settings name; those that are generated are the same every time."""
+    if settings.tasks == GENERATED:
+        tasks = generate(settings.families, settings.per_family, SHOWN_SEED, SHOWN)
+        return tasks[: settings.limit]
     named = ("split", "subset", "path", "max_size")
     choice = {name: getattr(settings, name) for name in named}
     return load(settings.tasks, tasks=settings.ids or None, **choice)[: settings.limit]
@@ -124,6 +155,8 @@ def make_world(config: TrainConfig, tasks: TaskBuffer) -> PureEnv:
     """The world of these tasks under the run's rules."""
     options: dict[str, Any] = dict(config.world)
     options["operations"] = options["operations"] or None
+    if config.settings.policy == "demonstrations":
+        options |= {"action": "object", "demonstrations": SHOWN}
     return make(tasks, **options)
 
 

@@ -85,24 +85,28 @@ class ArcSettings:
     CADENCE: ClassVar[tuple[str, ...]] = ("attempts",)
     # What decides the meaning of a score.
     TASK: ClassVar[tuple[str, ...]] = (
-        "tasks", "split", "subset", "ids", "max_size", "limit", "path",
+        "tasks", "split", "subset", "ids", "max_size", "limit", "path", "families", "per_family",
     )  # fmt: skip
 
-    tasks: str = "examples"  # examples, arc-agi-1, arc-agi-2, mini-arc, concept-arc, or a folder
+    tasks: str = "examples"  # arc-agi-1, mini-arc, ..., a folder, or generated
     split: str | None = None  # training, evaluation or all
     subset: str | None = None  # such as same-size-5-edits
     ids: tuple[str, ...] = ()  # the tasks of these ids alone
     max_size: int | None = None  # leaves out tasks with a larger grid
     limit: int | None = None  # the first so many of what is left
     path: str | None = None  # where the set lies, if no package carries it
+    families: tuple[str, ...] = ()  # of generated tasks: names, or trained, held-out, all
+    per_family: int = 4  # generated tasks of each
+    policy: Literal["points", "demonstrations"] = "points"  # the latter sees them, acts on objects
+    adapt: int = 0  # rounds of learning from a task's own demonstrations before it is scored
     copies: int = 0  # turned and recoloured copies of every task, to train on beside it
     attempts: int = 4  # sampled attempts at every pair in an evaluation, for pass@k; 0: none
     dataset: str = ""  # for bc: a folder of plays (`arc play`), or an npz file (`eval --record`)
     network: NetworkSizes = field(default_factory=NetworkSizes)
 
     def __post_init__(self):
-        least = {"copies": 0, "limit": 1, "max_size": 1, "attempts": 0}
-        check_fields("arc", self, at_least=least)
+        least = {"copies": 0, "limit": 1, "max_size": 1, "attempts": 0, "per_family": 1, "adapt": 0}
+        check_fields("arc", self, at_least=least, choices={"policy": ("points", "demonstrations")})
 
 
 UPDATE = 512 * 8  # steps of an update of PPO
@@ -184,6 +188,19 @@ IN_GAMES: dict[str, Mapping[str, Any]] = {
 }
 
 
+def generalise() -> dict[str, Any]:
+    """A policy that is told the rule by demonstrations, trained on tasks that are drawn anew."""
+    return {
+        "algo": "bc",
+        "tasks": "generated",
+        "policy": "demonstrations",
+        "per_family": 2,
+        "steps": 3_000,
+        "world": {"extended": True, "max_steps": 12, "max_trials": 1},
+        "bc": {"batch_size": 192, "updates_per_iteration": 12, "learning_rate": 2e-3},
+    }
+
+
 def game_defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     """Settings that learn our games in a minute or a few; training in these starts at any level."""
     common = {
@@ -226,6 +243,7 @@ SUITE = Suite(
     }
     | {n: World(f"worldloom.suites.arc.games.{n}:make", text) for n, text in GAMES.items()},
     settings=ArcSettings,
+    presets={"generalise": generalise},
     rules={TASKS: ArcRules} | dict.fromkeys(GAMES, GameRules),
     defaults=defaults,
     **parts_of("worldloom.suites.arc", film="problem:film", studio="studio:session"),

@@ -183,7 +183,14 @@ class FlatAction(struct.PyTreeNode):
     index: Array
 
 
-Action = MaskAction | BoxAction | PointAction | FlatAction | Array
+class ObjectAction(struct.PyTreeNode):
+    """operation * S + selector in one integer, for S selectors of what is in the grid
+    (see `selectors`)."""
+
+    index: Array
+
+
+Action = MaskAction | BoxAction | PointAction | FlatAction | ObjectAction | Array
 
 
 def int32(x: Array | int) -> Array:

@@ -19,7 +19,7 @@ from worldloom.core.transforms import as_pure
 from worldloom.core.types import Array, Key, PyTree, TimeStep
 from worldloom.report.colors import rgb
 from worldloom.suites.arc import planes
-from worldloom.suites.arc.actions import as_action
+from worldloom.suites.arc.actions import Form, as_action
 from worldloom.suites.arc.environment import (
     NAMES,
     make_config,
@@ -28,6 +28,7 @@ from worldloom.suites.arc.environment import (
     step_world,
     step_worlds,
 )
+from worldloom.suites.arc.selectors import count_selectors
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.tasks import Task, TaskSet
 from worldloom.suites.arc.types import (
@@ -37,12 +38,13 @@ from worldloom.suites.arc.types import (
     ArcState,
     BoxAction,
     MaskAction,
+    ObjectAction,
     Observation,
     StepInfo,
     TaskBuffer,
 )
 
-ActionForm = Literal["point", "flat", "box", "mask"]
+ActionForm = Literal["point", "flat", "box", "mask", "object"]
 Tasks = TaskBuffer | TaskSet | Sequence[Task]
 
 _OUTSIDE = (64, 64, 64)  # of the canvas around the active area
@@ -54,7 +56,8 @@ def world(tasks: Tasks, *, action: ActionForm = "point", **options: Any) -> "Arc
 
     `action` is the form of the actions: "point" (or "flat", the same: one integer, operation *
     H * W + row * W + column), "box" (a dict of operation, r1, c1, r2 and c2, corners inclusive and
-    in order) or "mask" (a dict of operation and selection (H, W)). The structs of `types` are
+    in order), "mask" (a dict of operation and selection (H, W)) or "object" (one integer, operation
+    * S + selector: a colour, a component, a box, see `selectors`). The structs of `types` are
     understood under each.
     """
     known = list(get_args(ActionForm))
@@ -113,7 +116,7 @@ class ArcWorld:
         self, key: Key, state: ArcState, action: PyTree, params: ArcConfig
     ) -> tuple[ArcState, TimeStep]:
         """One action; the key is not used, since nothing in a step is left to chance."""
-        return _later(*step_world(state, _from_dict(action), params))
+        return _later(*step_world(state, self._read(action), params))
 
     def reset_many(self, keys: Key, params: ArcConfig) -> tuple[ArcState, TimeStep]:
         """`reset` for keys (B,)."""
@@ -123,8 +126,13 @@ class ArcWorld:
         self, keys: Key, state: ArcState, action: PyTree, params: ArcConfig
     ) -> tuple[ArcState, TimeStep]:
         """`step` for B worlds."""
-        action = as_action(_from_dict(action))
-        return _later(*step_worlds(state, action, params))
+        return _later(*step_worlds(state, as_action(self._read(action)), params))
+
+    def _read(self, action: PyTree) -> Action:
+        """Bare numbers mean what the world's form says; dicts are as their spaces describe them."""
+        if self.action == "object" and not isinstance(action, Form | Mapping):
+            return ObjectAction(action)
+        return _from_dict(action)
 
     def describe(self) -> dict[str, Any]:
         """Static facts, for tables."""
@@ -188,6 +196,8 @@ def action_space(config: ArcConfig, form: ActionForm) -> Space:
     if form == "mask":
         selection = Box(0, 1, (height, width), "bool")
         return Dict((("operation", operation), ("selection", selection)))
+    if form == "object":
+        return Discrete(config.num_operations * count_selectors(config.grid_shape))
     return Discrete(config.num_operations * height * width)
 
 

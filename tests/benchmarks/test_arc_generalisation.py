@@ -1,0 +1,35 @@
+"""The table of generalisation: what search finds, and what the rates count."""
+
+import numpy as np
+import pytest
+
+from benchmarks import arc_generalisation as table
+from benchmarks import arc_search
+from worldloom.suites.arc.generators.drawing import generate
+
+
+def test_rates_count_the_better_of_two_attempts():
+    first, second = np.array([True, False, False, False]), np.array([True, True, False, False])
+    row = table.rates(first, second, 30.0)
+    assert (row["pass_at_1"], row["pass_at_2"]) == (0.25, 0.5)
+    assert row["solved_per_cpu_minute"] == 4.0
+
+
+def test_sets_are_joined_in_order_under_names_of_their_own():
+    sets = {name: generate(("flip rows",), per_family=2, seed=1) for name in ("a", "b")}
+    joined = table.join(sets)
+    assert joined.task_set.tolist() == [0, 0, 1, 1]
+    assert joined.tasks.ids[1:3] == ("a: flip-rows-1", "b: flip-rows-0")
+
+
+@pytest.mark.slow
+def test_search_finds_short_sequences_and_no_long_ones():
+    names = ("flip rows", "keep a colour", "crop to a colour", "mirror beside")
+    tasks = generate(names, per_family=1, seed=4)
+    arc_search.solve(tasks[0], 1e-3, 10)  # compiles, which is not to count
+    found = [arc_search.solve(task, 4.0, 10) for task in tasks]
+    for answers, tests in found[:3]:
+        assert tests == [False, False, False, True]
+        assert answers[0] == [True] * 4
+    # Five edits, one of them a resize, are out of its reach.
+    assert not any(all(answer) for answer in found[3][0])
