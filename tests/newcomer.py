@@ -106,20 +106,24 @@ def small(words: list[str], folder: Path) -> list[str]:
     return [*out, *(word for pair in given.items() for word in pair)]
 
 
+def written_runs(folder: Path) -> list[Path]:
+    """Runs in a folder, the oldest first, by their names: what goes on writes its files anew."""
+    runs = (path.parent for path in folder.glob("runs/*/config.json"))
+    return sorted(runs, key=lambda run: (run.name.rpartition("-s")[2].partition("-")[2], run.name))
+
+
 def plant_runs(folder: Path) -> list[Path]:
     """Runs of plants in a folder, the oldest first."""
-    runs = sorted((p.parent for p in folder.glob("runs/*/config.json")), key=os.path.getmtime)
-    return [run for run in runs if run.name.startswith(PLANTS)]
+    return [run for run in written_runs(folder) if run.name.startswith(PLANTS)]
 
 
 def resolved(words: list[str], folder: Path) -> list[str]:
     """A command with runs of this folder in the place of RUN, ONE, OTHER and BUNDLE."""
-    runs = sorted((p.parent for p in folder.glob("runs/*/config.json")), key=os.path.getmtime)
-    plants = plant_runs(folder)
+    runs, plants = written_runs(folder), plant_runs(folder)
     if words[1] == "select":  # which takes no run twice
         named = iter(str(run.relative_to(folder)) for run in plants)
         return [next(named, word) if re.fullmatch(_RUN, word) else word for word in words]
-    shipped = plants if words[1] in ("export", "serve") else []
+    shipped = plants if words[1] in ("export", "serve", "approve") else []
     chosen = (shipped or runs or [folder / "runs" / "RUN"])[0].relative_to(folder)
     of_arc = [run for run in runs if run.name.startswith("arc")]
     if words[1] == "arc" and of_arc:
