@@ -37,8 +37,8 @@ class Effort:
     """How much is trained and played."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    updates: int = 900
-    updates_per_iteration: int = 12
+    updates: int = 600
+    updates_per_iteration: int = 24
     per_family: int = 4
     limit: int | None = None  # tasks of a set of others
     search_seconds: float | None = None  # of a task; what the policy took where None

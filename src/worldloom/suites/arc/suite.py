@@ -195,9 +195,9 @@ def generalise() -> dict[str, Any]:
         "tasks": "generated",
         "policy": "demonstrations",
         "per_family": 2,
-        "steps": 3_000,
+        "steps": 6_000,
         "world": {"extended": True, "max_steps": 12, "max_trials": 1},
-        "bc": {"batch_size": 192, "updates_per_iteration": 12, "learning_rate": 2e-3},
+        "bc": {"batch_size": 96, "updates_per_iteration": 24, "learning_rate": 2e-3},
     }
 
 
