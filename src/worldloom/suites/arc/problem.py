@@ -89,6 +89,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         networks=networks,
         data=data,
         outcomes=outcomes,
+        no_memory="the networks that edit grids have none",
         about=_about,
         references=references,
         files={TASKS_FILE: tasks.to_json()},
