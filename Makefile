@@ -17,7 +17,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 # Peers of the benchmarks, in environments of their own: benchmarks/peers*.txt.
-PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax .venv-peers-serving .venv-peers-arcengine
+PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax .venv-peers-serving .venv-peers-arcengine\
+  .venv-peers-jaxmarl
 # arcengine needs Python 3.12 or newer, which may not be the PYTHON of the others.
 PYTHON_ARCENGINE ?= python3.12
 # The PyTorch that pyproject.toml pins. On Linux by the label of builds without CUDA, which are a

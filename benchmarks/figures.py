@@ -20,6 +20,12 @@ MEANING = {
         "ours / its; it acts with 256 random levels, we with 12 midpoints",
         "world_steps_per_second": "agent steps/s without learning, ours / object loop",
         "train_step_matmul_share": "train step's FLOP rate as a share of plain matmul's",
+        "agent_steps_128_vs_1": "agent steps/s of independent PPO, 128 agents / one",
+        "ippo_vs_jaxmarl": "training steps/s of PPO with one network for 7 agents, cleanup, ours / "
+        "JaxMARL's loop on SocialJax's",
+        "ippo_treasurehunt_500_share": "of 5 seeds of independent PPO, those that reach 500",
+        "cleanup_shared_vs_selfish": "welfare of 7 agents in cleanup, learned from shared rewards "
+        "/ from their own, counted as 1 where it is less",
     },
     "arc": {
         "steps_vs_jaxarc_30x30_1024": "steps/s of 1,024 worlds at 30x30, ours / JaxARC's best",

@@ -1,4 +1,8 @@
-"""`worldloom bench grid`: treasure hunt against the original's loop and arithmetic in PyTorch."""
+"""`worldloom bench grid`: gridworlds against what others would train them with.
+
+Treasure hunt against the original's loop and arithmetic in PyTorch, independent PPO against
+JaxMARL's loop, what 1 to 128 agents cost, and what selfish and shared rewards come to.
+"""
 
 import importlib.util
 import json
@@ -6,12 +10,17 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cleanup, grid_agents, hunt, ippo
+from benchmarks.cleanup import CleanupSizes
 from benchmarks.figures import MEANING
+from benchmarks.grid_agents import AgentSizes
+from benchmarks.hunt import HuntSizes
+from benchmarks.ippo import IppoSizes
 from benchmarks.matmul import ShareSizes, train_step_share
 from benchmarks.modes_timing import quick as quick_sizes
 from benchmarks.modes_work import changed
@@ -48,6 +57,10 @@ SECTIONS = (
     "epochs_per_second_same_arithmetic",
     "train_step_matmul_share",
     TIMES,
+    "agents",
+    "ippo",
+    "hunt",
+    "cleanup",
 )
 KINDS = ("ours", "cold", "torch", "tuned")
 
@@ -64,6 +77,10 @@ class Sizes:
     our_criterion: Criterion
     original_criterion: Criterion
     seeds: Mapping[str, int]  # of each kind
+    agents: AgentSizes = field(default_factory=AgentSizes)
+    ippo: IppoSizes = field(default_factory=IppoSizes)
+    hunt: HuntSizes = field(default_factory=HuntSizes)
+    cleanup: CleanupSizes = field(default_factory=CleanupSizes)
 
 
 def full() -> Sizes:
@@ -93,6 +110,10 @@ def quick() -> Sizes:
         our_criterion=any_score,
         original_criterion=any_score,
         seeds=dict.fromkeys(KINDS, 1),
+        agents=grid_agents.QUICK,
+        ippo=ippo.QUICK,
+        hunt=hunt.QUICK,
+        cleanup=cleanup.QUICK,
     )
 
 
@@ -125,7 +146,7 @@ class BenchGrid:
 
 def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom bench grid`; 0, or 1 if a section failed."""
-    about = "Measure treasure hunt against the original and write JSON; 15 minutes or more."
+    about = "Measure gridworlds against what others have and write JSON; an hour or more."
     args = parse(BenchGrid, argv, "worldloom bench grid", about)
     for name in args.only:
         if name not in SECTIONS:
@@ -184,6 +205,13 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         value = record.result["ratios"][name] = measure(raw.setdefault(name, {}))
         record.note(f"  {name}: {_times(value)}")
 
+    def ratios_of(
+        name: str, measure: Callable[[dict[str, Any]], Mapping[str, float | None]]
+    ) -> None:
+        for ratio_name, value in measure(raw.setdefault(name, {})).items():
+            record.result["ratios"][ratio_name] = value
+            record.note(f"  {ratio_name}: {_times(value)}")
+
     with own_cache() as cache:
         measures: dict[str, Callable[[dict[str, Any]], float | None]] = {
             "world_steps_per_second": lambda raw: world_steps(sizes.worlds, cache, raw),
@@ -195,6 +223,15 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         for name, measure in measures.items():
             if name in sections:
                 record.section(name, partial(one_ratio, name, measure))
+        several: dict[str, Callable[[dict[str, Any]], Mapping[str, float | None]]] = {
+            "agents": lambda raw: grid_agents.measure(sizes.agents, cache, raw, record.note),
+            "ippo": lambda raw: ippo.measure(sizes.ippo, raw, record.note),
+            "hunt": lambda raw: hunt.measure(sizes.hunt, raw, record.note),
+            "cleanup": lambda raw: cleanup.measure(sizes.cleanup, raw, record.note),
+        }
+        for name, measure_all in several.items():
+            if name in sections:
+                record.section(name, partial(ratios_of, name, measure_all))
         if TIMES in sections:
             record.section(TIMES, lambda: times_to_score(sizes, record, raw.setdefault(TIMES, {})))
     raw["peak_memory_mb"] = peak_memory_mb()

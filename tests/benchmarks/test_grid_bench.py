@@ -26,6 +26,8 @@ OURS = make_config(SUITE, {"env": "treasurehunt", "chunk": 2})
 RATIOS = {
     "time_to_500", "time_to_500_tuned", "time_to_500_with_compile",
     "epochs_per_second_same_arithmetic", "world_steps_per_second", "train_step_matmul_share",
+    "agent_steps_128_vs_1", "ippo_vs_jaxmarl", "ippo_treasurehunt_500_share",
+    "cleanup_shared_vs_selfish",
 }  # fmt: skip
 
 

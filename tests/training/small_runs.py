@@ -45,6 +45,13 @@ LOOPS = {
          "world": {"max_steps_in_episode": 16},
          "ppo": {"hidden": (8,), "unroll_length": 8, "num_minibatches": 2, "num_epochs": 1}},
     ),
+    "steps, with a memory": (
+        "plain",
+        {"env": "gymnax:CartPole-v1", "algo": "ppo", "num_worlds": 4,
+         "world": {"max_steps_in_episode": 10},
+         "ppo": {"hidden": (8,), "unroll_length": 8, "num_minibatches": 2, "num_epochs": 1,
+                 "memory": "gru", "memory_units": 4, "memory_steps": 4}},
+    ),
     "offline": (
         "plain",
         {"env": "gymnax:Pendulum-v1", "algo": "iql", "world": {"max_steps_in_episode": 8},

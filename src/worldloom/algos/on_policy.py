@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from worldloom.algos.config import Config, at_least, fraction, positive
 from worldloom.core import draws
+from worldloom.core.memory import WithMemory, without_memory
 from worldloom.core.protocols import Environment, PureEnv
 from worldloom.core.rollout import unroll
 from worldloom.core.sparse import update_chosen
@@ -43,7 +44,7 @@ class Rollout(struct.PyTreeNode):
     """
 
     obs: PyTree
-    action: Array
+    action: PyTree
     log_prob: Array
     value: Array
     reward: Array
@@ -63,7 +64,7 @@ class OnPolicyAgent(Protocol):
     def init(self, key: Key, obs: PyTree) -> Any: ...
     def act(
         self, state: Any, obs: PyTree, key: Key, *, explore: Array | float = 1.0
-    ) -> tuple[Array, Extras]: ...
+    ) -> tuple[Any, Extras]: ...
     def value(self, state: Any, obs: PyTree) -> Array: ...
     def update(self, state: Any, rollout: Rollout, key: Key) -> tuple[Any, Any]: ...
 
@@ -170,6 +171,31 @@ class OnPolicyConfig(Config):
     final_learning_rate: float = at_least(0, 0.0)
     max_grad_norm: float = positive(0.5)
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers that an agent keeps from step to step; 0 if it remembers nothing."""
+        return 0
+
+    def sequence_length(self, steps: int) -> int:
+        """Steps of a rollout of so many that are shuffled as one."""
+        return 1
+
+    def check_minibatches(self, steps: int, rows: int, what: str) -> None:
+        """Raises ValueError unless rollouts of so many steps in so many rows can be learned from.
+
+        what: says how many those are.
+        """
+        length, parts = self.sequence_length(steps), self.num_minibatches
+        if steps % length:
+            raise ValueError(
+                f"{self.name}.memory_steps={length} does not divide the {steps} steps of a "
+                "rollout; use a divisor, or 0 for all of it"
+            )
+        if steps // length * rows % parts:
+            many = f"{steps * rows} steps"
+            many += f" in sequences of {length}" if length > 1 else ""
+            raise ValueError(f"{what} is {many}, which num_minibatches={parts} does not divide")
+
 
 class OnPolicyState(struct.PyTreeNode):
     """All that is learned; `normaliser` is None where observations are taken as they come."""
@@ -181,14 +207,19 @@ class OnPolicyState(struct.PyTreeNode):
 
 
 class Samples(struct.PyTreeNode):
-    """What a loss is computed on, (n, ...): the order of time no longer matters."""
+    """What a loss is computed on, (n, ...): the order of time no longer matters.
+
+    Of agents with a memory n sequences (n, L, ...), of which the memory (n, size) is that before
+    the first step; `starts` says where an episode begins.
+    """
 
     obs: PyTree
-    action: Array
+    action: Any
     log_prob: Array
     advantage: Array
     returns: Array
     weight: Array | None = None
+    starts: Array | None = None
 
 
 class MinibatchAgent:
@@ -220,7 +251,8 @@ class MinibatchAgent:
     def init(self, key: Key, obs: PyTree) -> OnPolicyState:
         """A fresh state for observations like obs (B, ...)."""
         params = self.network.init(key, obs)
-        normaliser = make_normaliser(obs) if self.config.normalise_observations else None
+        scaled = self.config.normalise_observations
+        normaliser = make_normaliser(without_memory(obs)) if scaled else None
         return OnPolicyState(params, self.optimiser.init(params), normaliser, jnp.int32(0))
 
     def learning_rate(self, updates: Int[Array, ""]) -> Float[Array, ""]:
@@ -230,7 +262,10 @@ class MinibatchAgent:
         return anneal(rate, final, updates, config.anneal_updates)
 
     def samples(self, rollout: Rollout) -> Samples:
-        """A rollout (T, B, ...) with its advantages, as N samples in the order of time."""
+        """A rollout (T, B, ...) with its advantages, as N samples in the order of time.
+
+        Of an agent with a memory, as sequences of its config's `sequence_length`.
+        """
         advantage = gae(
             rollout.reward * self.config.reward_scale,
             rollout.value,
@@ -242,7 +277,11 @@ class MinibatchAgent:
         )
         returns = advantage + rollout.value
         acted = (rollout.obs, rollout.action, rollout.log_prob)
-        return merge_axes(Samples(*acted, advantage, returns, rollout.weight))
+        samples = Samples(*acted, advantage, returns, rollout.weight)
+        if not isinstance(rollout.obs, WithMemory):
+            return merge_axes(samples)
+        ended = rollout.terminated | rollout.truncated
+        return sequences(samples, ended, self.config.sequence_length(ended.shape[0]))
 
     def learn(self, state: OnPolicyState, batch: Samples) -> tuple[OnPolicyState, dict[str, Array]]:
         """One gradient step on one minibatch; what is not finite changes nothing.
@@ -267,8 +306,9 @@ class MinibatchAgent:
         config, samples = self.config, self.samples(rollout)
         size = samples.advantage.shape[0]
         if size % config.num_minibatches:
+            what = "steps" if samples.starts is None else "sequences"
             raise ValueError(
-                f"a rollout of {size} steps does not split into "
+                f"a rollout of {size} {what} does not split into "
                 f"num_minibatches={config.num_minibatches} of equal size"
             )
 
@@ -288,7 +328,8 @@ class MinibatchAgent:
         explained = explained_variance(samples.returns, samples.advantage, self.axis_name)
         metrics = mean_of_good(parts) | {"explained_variance": explained}
         # Only now: ratios compare policies that see the world alike.
-        normaliser = observe(state.normaliser, rollout.obs, self.axis_name)
+        seen = without_memory(rollout.obs)
+        normaliser = observe(state.normaliser, seen, self.axis_name)
         return new.replace(normaliser=normaliser, updates=state.updates + 1), metrics
 
 
@@ -345,7 +386,7 @@ def shared_mean(tree: PyTree, axis_name: str | None) -> PyTree:
 
 
 def explained_variance(
-    returns: Float[Array, " N"], advantage: Float[Array, " N"], axis_name: str | None
+    returns: Float[Array, "*N"], advantage: Float[Array, "*N"], axis_name: str | None
 ) -> Float[Array, ""]:
     """Of returns, by values that miss them by `advantage`: 1 is perfect, 0 no use."""
 
@@ -365,6 +406,22 @@ def shuffled(key: Key, size: int, parts: int) -> Int[Array, "{parts} {size//part
     packed = (order >> width << width) | jnp.arange(size, dtype=jnp.uint32)
     chosen = jnp.sort(packed, stable=False) & jnp.uint32(2**width - 1)
     return chosen.astype(jnp.int32).reshape(parts, -1)
+
+
+def sequences(samples: Samples, ended: Bool[Array, "T B"], length: int) -> Samples:
+    """Samples (T, B, ...) as T / length * B sequences (length, ...).
+
+    Gradients end where a sequence begins: it goes on from the memory that was played with.
+    """
+
+    def cut(x: Array) -> Array:
+        x = jnp.swapaxes(x.reshape(-1, length, *x.shape[1:]), 1, 2)
+        return x.reshape(-1, length, *x.shape[3:])
+
+    starts = jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])
+    samples = samples.replace(action=samples.action.now, starts=starts)
+    cuts = jax.tree.map(cut, samples)
+    return cuts.replace(obs=cuts.obs.replace(memory=cuts.obs.memory[:, 0]))
 
 
 def merge_axes(tree: PyTree) -> PyTree:

@@ -4,6 +4,7 @@ Reads from top to bottom: configuration, state, acting, loss, update, descriptor
 of a rollout, B the number of worlds, N = T * B.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,12 @@ from worldloom.algos.on_policy import (
     Rollout,
     Samples,
     anneal,
+    merge_axes,
     shared_mean,
     weighted_mean,
 )
 from worldloom.algos.on_policy import OnPolicyState as PPOState
+from worldloom.core.memory import WithMemory
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
 from worldloom.core.types import Array, Key, PyTree
@@ -35,6 +38,7 @@ from worldloom.nn.layers import ACTIVATIONS
 from worldloom.nn.networks import Network, Networks
 from worldloom.nn.normaliser import clip, normalise, scales
 from worldloom.nn.policy import PolicyState
+from worldloom.nn.recurrent import RecurrentActorCritic
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ class PPOConfig(OnPolicyConfig):
 
     With the learning rate the entropy cost falls, to `final_entropy_cost` if that is given.
     hidden, activation and initial_log_std are of the multi-layer perceptrons that policy and value
-    are where the world brings no network of its own.
+    are where the world brings no network of its own. memory: "gru" ends either of them in
+    `memory_units` gated recurrent units, which are zero where an episode begins; gradients flow
+    back through `memory_steps`, which divide a rollout, or if that is 0 through all of it.
     """
 
     gae_lambda: float = fraction(0.95)
@@ -54,6 +60,16 @@ class PPOConfig(OnPolicyConfig):
     normalise_advantages: bool = True
     activation: str = choice("tanh", tuple(ACTIVATIONS))
     initial_log_std: float = 0.0
+    memory: str = choice("none", ("none", "gru"))
+    memory_units: int = at_least(1, 64)
+    memory_steps: int = at_least(0, 0)
+
+    @property
+    def memory_size(self) -> int:
+        return 2 * self.memory_units if self.memory == "gru" else 0  # of policy and of value
+
+    def sequence_length(self, steps: int) -> int:
+        return (self.memory_steps or steps) if self.memory_size else 1
 
 
 class PPOMetrics(struct.PyTreeNode):
@@ -105,8 +121,22 @@ class PPO(MinibatchAgent):
 
     def policy(self, state: PPOState, obs: PyTree) -> tuple[Distribution, Array]:
         """The distribution over actions and the value (B,) for obs (B, ...)."""
-        both: Any = self.network.apply(state.params, normalise(state.normaliser, obs))
-        return both
+        return self.remembering(state, obs)[:2]
+
+    def remembering(
+        self, state: PPOState, obs: PyTree, starts: Array | None = None
+    ) -> tuple[Distribution, Array, Array | None]:
+        """As `policy`, and what is remembered of obs `WithMemory`; None without a memory.
+
+        Where `starts` (n, L) is given, obs are n sequences, and B is n * L.
+        """
+        out: Any
+        if not isinstance(obs, WithMemory):
+            out = self.network.apply(state.params, normalise(state.normaliser, obs))
+            return (*out, None)
+        obs = obs.replace(now=normalise(state.normaliser, obs.now))
+        out = self.network.apply(state.params, obs, starts)
+        return out
 
     def value(self, state: PPOState, obs: PyTree) -> Array:
         """The value (B,) of obs (B, ...)."""
@@ -114,14 +144,18 @@ class PPO(MinibatchAgent):
 
     def act(
         self, state: PPOState, obs: PyTree, key: Key, *, explore: Array | float = 1.0
-    ) -> tuple[Array, Extras]:
-        """Actions (B, ...) for obs (B, ...): drawn from the policy, or its mode if explore is 0."""
-        distribution, value = self.policy(state, obs)
+    ) -> tuple[Any, Extras]:
+        """Actions (B, ...) for obs (B, ...): drawn from the policy, or its mode if explore is 0.
+
+        With a memory, `WithMemory`.
+        """
+        distribution, value, memory = self.remembering(state, obs)
         if isinstance(explore, jax.Array):
             action = jnp.where(explore > 0, distribution.sample(key), distribution.mode())
         else:
             action = distribution.sample(key) if explore else distribution.mode()
-        return action, Extras(distribution.log_prob(action), value)
+        extras = Extras(distribution.log_prob(action), value)
+        return action if memory is None else WithMemory(action, memory), extras
 
     def deterministic(self, state: PPOState) -> PolicyState:
         """The mean action in [-1, 1] for flat observations (B, n), to execute or to export."""
@@ -150,7 +184,10 @@ class PPO(MinibatchAgent):
     ) -> tuple[Array, dict[str, Array]]:
         """Loss (), and what it is made of; `state` gives the normaliser and the entropy cost."""
         config = self.config
-        distribution, value = self.policy(state.replace(params=params), batch.obs)
+        state = state.replace(params=params)
+        distribution, value, _ = self.remembering(state, batch.obs, batch.starts)
+        if batch.starts is not None:  # step by step again
+            batch = merge_axes(batch.replace(obs=None))
         log_prob = distribution.log_prob(batch.action)
         advantage = batch.advantage
         if config.normalise_advantages:
@@ -188,18 +225,21 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
     if networks.actor_critic is not None:
         return PPO(config, networks.actor_critic(config), axis_name)
     space = spec.action
-    net = ActorCritic(
-        num_actions=space.n if isinstance(space, Discrete) else None,
-        action_size=space.shape[0] if isinstance(space, Box) else None,
-        hidden=config.hidden,
-        activation=config.activation,
-        initial_log_std=config.initial_log_std,
-    )
+    sizes: dict[str, Any] = {
+        "num_actions": space.n if isinstance(space, Discrete) else None,
+        "action_size": space.shape[0] if isinstance(space, Box) else None,
+        "hidden": config.hidden,
+        "activation": config.activation,
+        "initial_log_std": config.initial_log_std,
+    }
 
     def inputs(obs: PyTree) -> dict[str, Any]:
         critic = networks.critic_encode
         return {"obs": networks.encode(obs), "critic_obs": critic(obs) if critic else None}
 
+    if config.memory_size:
+        return PPO(config, recurrent(config, sizes, inputs), axis_name)
+    net = ActorCritic(**sizes)
     return PPO(
         config,
         Network(
@@ -207,6 +247,24 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
             apply=lambda params, obs: net.apply(params, **inputs(obs)),
         ),
         axis_name,
+    )
+
+
+def recurrent(
+    config: PPOConfig, sizes: Mapping[str, Any], inputs: Callable[[PyTree], dict[str, Any]]
+) -> Network:
+    """Policy and value that remember, of obs `WithMemory`: one step (B, ...), or sequences."""
+    net = RecurrentActorCritic(**sizes, units=config.memory_units)
+
+    def given(obs: WithMemory, starts: Array | None) -> dict[str, Any]:
+        now = obs.now if starts is None else merge_axes(obs.now)
+        if starts is None:  # memories of worlds that began anew are zero already
+            starts = jnp.zeros((obs.memory.shape[0], 1), bool)
+        return inputs(now) | {"memory": obs.memory, "starts": starts}
+
+    return Network(
+        init=lambda key, obs: net.init(key, **given(obs, None)),
+        apply=lambda params, obs, starts=None: net.apply(params, **given(obs, starts)),
     )
 
 

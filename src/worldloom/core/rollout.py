@@ -13,7 +13,7 @@ from worldloom.core.types import Array, Key, PyTree, TimeStep, Turn
 
 # act(agent, obs, key) -> (actions (W,), what to record of them): one agent's params, and its
 # observations (W, ...)
-ActFn = Callable[[PyTree, PyTree, Key], tuple[Array, PyTree]]
+ActFn = Callable[[PyTree, PyTree, Key], tuple[PyTree, PyTree]]
 
 
 def play_steps(
@@ -90,10 +90,10 @@ def agent_turn(
     i: Int[Array, ""] | int,
     agent: PyTree,
     params: PyTree,
-) -> tuple[PyTree, tuple[PyTree, Shaped[Array, " W *action"], Float[Array, "W A"]]]:
+) -> tuple[PyTree, tuple[PyTree, PyTree, Float[Array, "W A"]]]:
     """Agent `i` of a batched world looks and acts.
 
-    Returns the state and (what `act` records (W, ...), action, rewards).
+    Returns the state and (what `act` records (W, ...), actions (W, ...), rewards).
     """
     choose_key, apply_key = draws.split(key)
     obs = env.observe_agent(state, i, params)
@@ -147,7 +147,8 @@ def play_turn(
         choose_keys = jax.vmap(lambda k: draws.split(k)[0])(keys)
         obs = jax.vmap(env.observe_agent, (None, 0, None))(state, indices, params)
         action, record = jax.vmap(act)(agents, obs, choose_keys)
-        state, paid = env.apply_all(apply_key, state, jnp.swapaxes(action, 0, 1), params)
+        by_world = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), action)
+        state, paid = env.apply_all(apply_key, state, by_world, params)
         reward = paid.T
     state, terminated, truncated = env.end_turn(end_key, state, params)
     return state, Turn(record, action, reward, terminated, truncated)

@@ -37,7 +37,7 @@ class Turn(struct.PyTreeNode):
     """
 
     record: PyTree
-    action: Array
+    action: PyTree
     reward: Array
     terminated: Array
     truncated: Array

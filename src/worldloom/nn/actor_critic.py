@@ -95,15 +95,19 @@ class ActorCritic(nn.Module):
             widths = self.hidden if self.value_hidden is None else self.value_hidden
             v = self._torso(x if critic_obs is None else concatenate(critic_obs), widths, "value")
         value = dense(1, 1.0, "value")(v)[:, 0]
+        return self._distribution(h, mask), value
+
+    def _distribution(self, h: Array, mask: Array | None = None) -> Distribution:
+        """The policy (B,), from the last hidden layer."""
         if self.num_actions is not None:
-            return Categorical(dense(self.num_actions, 0.01, "policy")(h), mask), value
+            return Categorical(dense(self.num_actions, 0.01, "policy")(h), mask)
         assert self.action_size is not None
         if mask is not None:
             raise ValueError("ActorCritic: a mask is for discrete actions")
         mean = dense(self.action_size, 0.01, "policy")(h)
         constant = nn.initializers.constant(self.initial_log_std)
         log_std = self.param("log_std", constant, (self.action_size,))
-        return DiagonalGaussian(mean, jnp.broadcast_to(log_std, mean.shape)), value
+        return DiagonalGaussian(mean, jnp.broadcast_to(log_std, mean.shape))
 
 
 # Grids -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from worldloom.serving import bundle_folder as folders
 from worldloom.serving.bundle import TOLERANCE, flat
 from worldloom.serving.program import PLATFORMS, Rows, serialise
 from worldloom.training.machine import versions
-from worldloom.training.run import Run
+from worldloom.training.run import Run, check_no_memory
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 ROWS = 8  # of the self-test
@@ -35,6 +35,7 @@ def export_run(
     with dots. batch_sizes: the numbers of rows that are compiled for.
     """
     check_no_onnx(run, onnx)
+    check_no_memory(run, "exported")
     folders.check_target(folder)
     agents = run.agents
     check_finite(agents)

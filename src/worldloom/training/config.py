@@ -72,6 +72,11 @@ class TrainConfig:
         return algos.get(self.algo)
 
     @property
+    def memory_size(self) -> int:
+        """Numbers that each agent keeps from step to step."""
+        return getattr(self.hyper, "memory_size", 0)
+
+    @property
     def cadence(self) -> tuple[str, ...]:
         """Settings that may change when the run is resumed."""
         return (*CADENCE, *getattr(type(self.settings), "CADENCE", ()))

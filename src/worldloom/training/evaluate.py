@@ -12,6 +12,7 @@ import numpy as np
 
 from worldloom.algos.random import uniform_actions
 from worldloom.core import draws
+from worldloom.core.memory import WithMemory
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_steps
 from worldloom.core.spaces import Box
@@ -41,8 +42,10 @@ def ratio_error(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return apart.std(0, ddof=1) / (math.sqrt(count) * max(sizes.mean(), 1e-12))
 
 
-def or_random(action: Array, at_random: Array | bool, space: Any, key: Key) -> Array:
+def or_random(action: Any, at_random: Array | bool, space: Any, key: Key) -> Any:
     """Actions (B, ...), or uniform ones where `at_random` (): one program plays both."""
+    if isinstance(action, WithMemory):
+        return action.replace(now=or_random(action.now, at_random, space, key))
     uniform = uniform_actions(space, key, action.shape[0])
     return jnp.where(at_random, uniform.astype(action.dtype), action)
 

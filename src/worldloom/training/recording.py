@@ -18,6 +18,7 @@ from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.networks import Networks
 from worldloom.replay import dataset_files
 from worldloom.replay.dataset import Dataset, from_columns
+from worldloom.training.run import check_no_memory
 
 
 def record_episodes(run: Any, episodes: int, seed: int = 0, explore: float = 0.0) -> Dataset:
@@ -27,6 +28,7 @@ def record_episodes(run: Any, episodes: int, seed: int = 0, explore: float = 0.0
     """
     if run.config.algorithm.centralised:
         raise ValueError(f"{run.folder}: episodes of {run.config.algo} cannot be recorded yet")
+    check_no_memory(run, "recorded as data")
     env, encode = run.problem.env, run.problem.networks.encode
     play = partial(_turns if env.turn_based else _steps, env, run.trainer.act, episodes, explore)
     columns, alive = jax.device_get(jax.jit(play)(run.agents, jax.random.key(seed)))

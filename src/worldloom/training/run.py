@@ -17,6 +17,8 @@ from worldloom.algos.algorithm import Algorithm
 from worldloom.core.checks import check_seed
 from worldloom.core.draws import as_key
 from worldloom.core.lazy import resolve
+from worldloom.core.memory import WithMemory
+from worldloom.core.transforms import JointObservation
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.training.config import TrainConfig, make_config, read_header
 from worldloom.training.driver import Hook, Plan, drive, open_checkpoints, plan_of, set_clock
@@ -85,8 +87,15 @@ class Run:
     def act(self, obs: PyTree, key: Key | None = None) -> Array:
         """Greedy actions (B, ...) for observations (B, ...); with a key, explored as in training.
 
-        Of a world with A agents: actions (A,) for the observations (A, ...) of one world.
+        Of a world with A agents: actions (A,) for the observations (A, ...) of one world. Agents
+        that remember take observations `WithMemory`, and give such actions.
         """
+        size = self.config.memory_size
+        if size and not isinstance(obs, WithMemory):
+            raise ValueError(
+                f"{self.folder}: its agents remember; give act WithMemory(obs, memory) of "
+                f"worldloom.core.memory, at first zeros (..., {size}), as its actions have the next"
+            )
         explore = 0.0 if key is None else self.exploration
         key = jax.random.key(0) if key is None else as_key(key)
         if self._one_agent:
@@ -103,16 +112,14 @@ class Run:
         key = jax.random.key(0) if key is None else key
         if self._one_agent:
             batch = jax.tree.map(lambda x: x[None], obs)
-            return self.trainer.act(agents, batch, key, explore=explore)[0]
-        from worldloom.core.transforms import JointObservation
-
+            action = self.trainer.act(agents, batch, key, explore=explore)
+            return jax.tree.map(lambda x: x[0], action)
         if self.config.algorithm.centralised:
-            copies = jax.numpy.broadcast_to(obs, (obs.shape[0], *obs.shape))
-            obs = JointObservation(obs, copies)
+            obs = _for_critics(obs)
         keys = jax.random.split(key, self.problem.env.spec.num_agents)
         one_world = jax.tree.map(lambda x: x[:, None], obs)
         act = jax.vmap(lambda a, o, k: self.trainer.act(a, o, k, explore=explore))
-        return act(agents, one_world, keys)[:, 0]
+        return jax.tree.map(lambda x: x[:, 0], act(agents, one_world, keys))
 
     @property
     def _one_agent(self) -> bool:
@@ -225,6 +232,22 @@ class Run:
         return self.suite.export(self, target, **options)
 
 
+def _for_critics(obs: PyTree) -> PyTree:
+    """Observations (A, ...) with those of all agents beside each."""
+    if isinstance(obs, WithMemory):
+        return obs.replace(now=_for_critics(obs.now))
+    return JointObservation(obs, jax.numpy.broadcast_to(obs, (obs.shape[0], *obs.shape)))
+
+
+def check_no_memory(run: Run, done: str) -> None:
+    """Raises ValueError where a run's agents remember and cannot be `done` something with."""
+    if run.config.memory_size:
+        raise ValueError(
+            f"{run.folder}: agents that remember ({run.config.algo}.memory="
+            f"{run.config.hyper.memory}) cannot be {done} yet; `worldloom eval` scores them"
+        )
+
+
 def _number(value: Any) -> Any:
     if isinstance(value, list):
         return [_number(one) for one in value]
@@ -250,6 +273,11 @@ def why_not(algorithm: Algorithm, problem: Problem) -> str | None:
 
 def check_fit(config: TrainConfig, problem: Problem) -> None:
     """Raises ValueError, in one line that names what would fit, unless the algorithm does."""
+    if config.memory_size and problem.no_memory:
+        raise ValueError(
+            f"{config.env}: {config.algo}.memory={config.hyper.memory!r}, but {problem.no_memory}; "
+            "leave it at 'none'"
+        )
     reason = why_not(config.algorithm, problem)
     if reason is None:
         return

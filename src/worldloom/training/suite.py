@@ -152,9 +152,10 @@ class Problem:
     config.json says beside the settings. files: what a new run keeps in its folder, by name. hooks:
     the suite's own work between chunks. check_resume(header): raises ValueError if what the run was
     started with has changed since. pure: no callback to the host in it, so that runs can be
-    vmapped. chunk: the most iterations in one call of the trainer, where that is not for the
-    settings to choose. config: the settings as the run keeps them, where they differ from those
-    given: a world of a file that may change goes by its content.
+    vmapped. no_memory: why policies here cannot remember; "" where they can. chunk: the most
+    iterations in one call of the trainer, where that is not for the settings to choose. config: the
+    settings as the run keeps them, where they differ from those given: a world of a file that may
+    change goes by its content.
     """
 
     env: "PureEnv"
@@ -172,5 +173,6 @@ class Problem:
     pictures: "Sequence[Hook]" = ()
     check_resume: Callable[[Mapping[str, Any]], None] = lambda header: None
     pure: bool = True
+    no_memory: str = ""
     chunk: int | None = None
     config: "TrainConfig | None" = None

@@ -74,3 +74,29 @@ def test_partners_of_another_world_are_refused(runs, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["eval", str(runs / "a"), "--partners", str(tmp_path / "empty")]) == 2
     assert "holds no other run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_partner_that_remembers_plays_beside_one_that_does_not(runs, tmp_path):
+    """With itself as it is evaluated: memories of either are its own."""
+    gru = {"hidden": (8,), "num_minibatches": 1, "memory": "gru", "memory_units": 4}
+    worldloom.train("tag", out=tmp_path / "d", **SMALL | {"algo": "mappo", "mappo": gru})
+    loaded = [worldloom.load(folder) for folder in (tmp_path / "d", runs / "a")]
+    found = cross_play(loaded, episodes=8, seed=3)
+    for i, run in enumerate(loaded):
+        own = run.evaluate(8, seed=3).agent_scores[:, :2].mean()
+        assert found.mean[i, i] == pytest.approx(own, abs=1e-5)
+
+
+def test_mixtures_run_from_all_of_the_one_to_all_of_the_other(runs):
+    one, other = (worldloom.load(runs / name) for name in "ab")
+    found = cross_play([one, other], episodes=8, seed=3)
+    assert found.mixed.keys() == {"b", "random play"}
+    mixed = found.mixed["b"]
+    assert mixed["own"].shape == mixed["theirs"].shape == (3,)
+    assert mixed["own"][-1] == pytest.approx(one.evaluate(8, seed=3).agent_scores.mean(), abs=1e-5)
+    assert mixed["theirs"][0] == pytest.approx(
+        other.evaluate(8, seed=3).agent_scores.mean(), abs=1e-5
+    )
+    lone = cross_play([one, other], episodes=8, seed=3).to_dict()
+    assert json.loads(json.dumps(lone))["mixed"]["b"]["own"] == mixed["own"].tolist()

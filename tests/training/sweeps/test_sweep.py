@@ -150,6 +150,7 @@ KINDS = {
     "steps, off-policy, discrete": [SLOW],
     "steps, off-policy, continuous": [SLOW],
     "steps, on-policy": [],
+    "steps, with a memory": [SLOW],
     "offline": [],
 }
 

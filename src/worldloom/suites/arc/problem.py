@@ -117,6 +117,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         data=drawn_anew if imitates(config) else data,
         make_trainer=imitation_trainer if imitates(config) else None,
         outcomes=outcomes,
+        no_memory="the networks that edit grids have none",
         about=_about,
         references=partial(references, random=random_object_agent) if objects else references,
         files={TASKS_FILE: tasks.to_json()},

@@ -33,6 +33,7 @@ from worldloom.replay import dataset_files
 from worldloom.replay.dataset import from_columns
 from worldloom.suites.grid import views
 from worldloom.suites.grid.world import GridWorld
+from worldloom.training.run import check_no_memory
 
 MOVE_KEYS = {"w": 0, "up": 0, "s": 1, "down": 1, "a": 2, "left": 2, "d": 3, "right": 3}
 QUIT_KEYS = ("q", "")  # an empty key is the end of the input
@@ -302,6 +303,7 @@ def _compiled(env: PureEnv) -> SimpleNamespace:
 
 def trained(run: Any) -> Others:
     """The agents of a run, without exploration."""
+    check_no_memory(run, "played with")
     agents, act = stack.unstack(run.agents), jax.jit(run.trainer.act)
     return lambda i, obs, key: act(agents[i], obs, key, explore=0.0)
 

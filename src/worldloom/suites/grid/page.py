@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from worldloom.report import page
 from worldloom.report.axes import number
+from worldloom.report.heatmap import heatmap
 from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Series, line_chart, with_error
 from worldloom.report.run_page import GREEDY, facts, hero, inside, learning, thin, write_page
@@ -27,6 +29,7 @@ from worldloom.suites.grid.suite import no_resume
 FILM, TRAINING_FILM = "eval.gif", "training-*.gif"
 # Films of the training, beside the one of the trained agents, and the bytes that all may have.
 _FILMS, _FILM_BYTES = 3, 1_300_000
+_SCHELLING = 4  # diagrams at most
 _TURN_ITERATIONS = 20  # that the chart of turns averages over
 
 
@@ -160,16 +163,39 @@ def _partners(run: Run) -> Part:
     played = json_object(run.path / "crossplay.json", run.unreadable)
     if not {"runs", "partners", "mean", "episodes"} <= played.keys():
         return None
-    rows = [
-        [name, *(f"{mean:.4g}" for mean in means)]
-        for name, means in zip(played["runs"], played["mean"], strict=True)
-    ]
+    names, partners = played["runs"], played["partners"]
+    columns, title = [f"with {name}" for name in partners], "return of an agent, by partners"
+    matrix = partial(heatmap, names, columns, played["mean"], title=title)
     return page.section(
         "Beside others",
-        page.table(["an agent of", *(f"with {name}" for name in played["partners"])], rows),
-        text="Mean return of an agent of the run in a row, half of the agents being of the run in "
-        f"a column, in {played['episodes']} greedy episodes.",
+        page.figure(
+            matrix,
+            "Mean return of an agent of the run in a row, half of the agents being of the run in "
+            f"a column, in {played['episodes']} greedy episodes.",
+        ),
+        *_schelling(names[0], played.get("mixed") or {}),
     )
+
+
+def _schelling(name: str, mixed: Mapping[str, Mapping[str, list[float]]]) -> list[Part]:
+    """Schelling diagrams: what either kind of agent gets, by how many others are of the run."""
+    charts = []
+    for partner, returns in list(mixed.items())[:_SCHELLING]:
+        others = list(range(len(returns["own"])))
+        who = {"own": f"an agent of {name}", "theirs": f"an agent of {partner}"}
+        lines = [
+            Series(label, others, returns[kind], dots=True, color=n)
+            for n, (kind, label) in enumerate(who.items())
+        ]
+        look: dict[str, Any] = {"title": f"Beside {partner}", "include_zero": True}
+        charts.append(line_chart(lines, f"others that are of {name}", "return", **look))
+    if not charts:
+        return []
+    caption = (
+        "Where the first line is above, it pays to be as the run's agents are; where both rise, "
+        "everybody is better off the more of them there are."
+    )
+    return [page.heading("Schelling diagrams"), page.pairs(charts), page.soft(caption)]
 
 
 def _agents(run: Run) -> Part:

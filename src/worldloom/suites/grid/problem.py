@@ -11,7 +11,6 @@ import numpy as np
 from worldloom import suites
 from worldloom.core.files import atomic_path
 from worldloom.core.protocols import PureEnv
-from worldloom.core.transforms import joint_observations
 from worldloom.core.types import Key
 from worldloom.nn.networks import Networks
 from worldloom.suites.grid import render
@@ -19,7 +18,7 @@ from worldloom.suites.grid.evaluate import GridEvaluator
 from worldloom.suites.grid.suite import JAX_MODES
 from worldloom.training.config import TrainConfig
 from worldloom.training.driver import Hook
-from worldloom.training.loops import make_trainer
+from worldloom.training.loops import make_trainer, seen_by_agents
 from worldloom.training.recording import recorded_data
 from worldloom.training.run import Run
 from worldloom.training.sinks import CsvTable
@@ -87,8 +86,7 @@ def _make_evaluator(
         levels = config.hyper.num_quantiles
         hyper = replace(config.hyper, act_levels="midpoints", act_quantiles=levels)
         act = replace(trainer.loop, agent=replace(trainer.loop.agent, config=hyper)).act
-    seen = joint_observations(env) if config.algorithm.centralised else env
-    return GridEvaluator(seen, act, episodes, rivals=True)
+    return GridEvaluator(seen_by_agents(env, config), act, episodes, rivals=True)
 
 
 def _mode_trainer(config: TrainConfig, problem: Problem) -> Any:

@@ -11,6 +11,7 @@ from worldloom.core.transforms import normalise_actions
 from worldloom.nn.networks import Networks
 from worldloom.training.config import TrainConfig
 from worldloom.training.evaluate import EpisodeEvaluator
+from worldloom.training.loops import seen_by_agents
 from worldloom.training.recording import recorded_data
 from worldloom.training.suite import Problem
 
@@ -39,7 +40,9 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
     env, networks = make_env(config), Networks()
     return Problem(
         env=env,
-        make_evaluator=lambda trainer, episodes: EpisodeEvaluator(env, trainer.act, episodes),
+        make_evaluator=lambda trainer, episodes: EpisodeEvaluator(
+            seen_by_agents(env, config), trainer.act, episodes
+        ),
         networks=networks,
         data=recorded_data(config.settings.dataset, env, networks),
     )

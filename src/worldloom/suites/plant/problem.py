@@ -44,6 +44,7 @@ from worldloom.training.suite import Problem
 from worldloom.training.trainer import Trainer
 
 DATA_FILE, CONSTRAINTS_FILE = "data.npz", "constraints.yaml"
+NO_MEMORY = "controllers of plants see one observation at a time"
 
 
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
@@ -96,6 +97,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         networks=Networks(),
         outcomes=filter_outcomes if in_the_loop else lambda info: {},
         data=data,
+        no_memory=NO_MEMORY,
         make_trainer=_make_warm_trainer if settings.init_from and folder is None else None,
         about=about,
         files={CONSTRAINTS_FILE: text},

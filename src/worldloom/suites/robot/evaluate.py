@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldloom.core.memory import blank, carried, without_memory
 from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.suites.robot.features import gait_distance, leg_joints, profile, sensed, yaw
@@ -186,8 +187,16 @@ class RobotEvaluation(EpisodeScores):
 class RobotEvaluator:
     """Plays whole episodes in `episodes` worlds at once, and counts."""
 
-    def __init__(self, world: RobotWorld, act: Act, episodes: int, reference: Motion | None = None):
+    def __init__(
+        self,
+        world: RobotWorld,
+        act: Act,
+        episodes: int,
+        reference: Motion | None = None,
+        memory_size: int = 0,  # of an `act` that takes and gives `WithMemory`
+    ):
         self.world = self.env = world
+        self._memory_size = memory_size
         self.episodes = episodes
         self._reference = None
         if reference is not None:
@@ -256,9 +265,11 @@ class RobotEvaluator:
             step_key = jax.random.fold_in(play_key, t)
             act_key = jax.random.fold_in(step_key, 1)
             action = act(agents, obs, act_key, explore=0.0)
-            action = or_random(action, at_random, world.spec.action, act_key)
+            chosen = or_random(action, at_random, world.spec.action, act_key)
+            action = without_memory(chosen)
             target = world.drive(params.rules, state, action)[1]
             state, after = self._worlds.step(step_key, state, action, params)
+            obs = carried(after.obs, chosen)
             reading = after.info.reading
             counted = alive * (t >= settling)
             joints = reading.qpos[:, robot.joint_qpos]
@@ -287,9 +298,10 @@ class RobotEvaluator:
                 row = {"reading": reading, "target": target, "counted": counted}
                 row = jax.tree.map(lambda x: x[self._recorded], row)
                 films = jax.tree.map(lambda x, new: x.at[t].set(new, mode="drop"), films, row)
-            return state, after.obs, alive * ~after.terminated, totals, places, films
+            return state, obs, alive * ~after.terminated, totals, places, films
 
-        carry = (state, world.look(state), jnp.ones(self.episodes), totals, places, films)
+        obs = blank(world.look(state), self._memory_size if act is self._act else 0)
+        carry = (state, obs, jnp.ones(self.episodes), totals, places, films)
         end = jax.lax.fori_loop(0, params.rules.horizon, one, carry)
         _, _, alive, totals, places, films = end
         return totals | places | {"alive": alive, "command": state.episode.command, "films": films}
@@ -350,7 +362,8 @@ class RobotEvaluator:
         """How it does in worlds that differ in one way, at growing strength."""
         robot, task = self.world.robot, self.world.task
         world = replace(self.world, randomised=True)
-        other = RobotEvaluator(world, self._act, min(self.episodes, DISTURBED_EPISODES))
+        episodes = min(self.episodes, DISTURBED_EPISODES)
+        other = RobotEvaluator(world, self._act, episodes, memory_size=self._memory_size)
         zero = {name: jnp.zeros_like(getattr(world.params.rules, name)) for name in WIDTHS}
         horizon = round(DISTURBED_SECONDS * robot.control_hz)
         usual = world.params.rules.replace(

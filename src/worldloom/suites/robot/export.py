@@ -43,6 +43,9 @@ def export(run: "Run", folder: str | Path, *, onnx: bool | None = None) -> Path:
     """
     if onnx:
         require_onnx()
+    from worldloom.training.run import check_no_memory
+
+    check_no_memory(run, "exported")
     if run.config.settings.by_brax:
         raise ValueError(
             f"{run.folder} was learned by Brax's PPO, whose networks the numpy runtime does not "

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core.files import atomic_path
+from worldloom.core.memory import blank, carried, without_memory
 from worldloom.core.names import suggest
 from worldloom.report.gif import save_gif
 from worldloom.suites.robot.drawing import drawings
@@ -63,13 +64,26 @@ def film_run(run: "Run", path: str | Path, seed: int = 0) -> Path:
     shown, path = _shown_world(run.problem.env.base), Path(path)
     steps = round(FILM_SECONDS / shown.robot.control_seconds)
     seeds = [(seed + i) % 2**32 for i in range(EPISODES)]
-    recordings = record_episodes(shown, run.act, seeds, steps)
+    recordings = record_episodes(shown, player(run), seeds, steps)
     worst, *_, best = ranked = sorted(recordings, key=lambda recording: recording.total)
     median = ranked[EPISODES // 2]
     episodes = {"median": median, f"best of {EPISODES}": best, f"worst of {EPISODES}": worst}
     title = f"{shown.task.name}, step {run.steps:,}"
     write_replay(path.with_name(REPLAY), shown.robot, episodes, title=title)
     return film(shown.robot, median.qpos, path).gif
+
+
+def player(run: "Run") -> Callable[[Any], Any]:
+    """`run.act` for the observations of one episode after the other step, as `record_episodes`
+    gives them: it remembers what its agent does."""
+    size, last = run.config.memory_size, None
+
+    def act(obs: Any) -> Any:
+        nonlocal last
+        last = run.act(blank(obs, size) if last is None else carried(obs, last))
+        return without_memory(last)
+
+    return act
 
 
 def _shown_world(world: RobotWorld) -> RobotWorld:

@@ -51,14 +51,14 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
     return Problem(
         env=env,
         make_evaluator=lambda trainer, episodes: RobotEvaluator(
-            world, trainer.act, episodes, reference
+            world, trainer.act, episodes, reference, config.memory_size
         ),
         networks=Networks(
             encode=lambda obs: obs.state, critic_encode=lambda obs: obs.privileged_state
         ),
         outcomes=outcomes,
         prior=make_prior(config, world) if config.settings.amp.weight > 0.0 else None,
-        make_trainer=_make_trainer if settings.by_brax or settings.level == 1 else None,
+        make_trainer=_make_trainer if _own_trainer(settings) else None,
         # MJX is by far the most of a program that it is in.
         compiler_options=quick_compile() if mjx else None,
         about=lambda run: {
@@ -72,9 +72,15 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         pictures=[ROBUSTNESS, Pictures()] if world.task.moves else [Pictures()],
         check_resume=lambda header: _check_files(config, digests, header),
         pure=not isinstance(world.engine, CEngine),
+        no_memory="trainers of levels 1 and 2 have none" if _own_trainer(settings) else "",
         # Every call of Brax's trainer compiles it: stop only where there is something to keep.
         chunk=config.steps if config.settings.by_brax else None,
     )
+
+
+def _own_trainer(settings: Any) -> bool:
+    """Whether the level is not one of the common loops."""
+    return settings.by_brax or settings.level == 1
 
 
 def check(config: TrainConfig) -> None:

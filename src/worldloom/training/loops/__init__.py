@@ -3,7 +3,9 @@
 from typing import Any
 
 from worldloom.core.files import check_memory
+from worldloom.core.memory import as_seen
 from worldloom.core.mesh import BATCH_AXIS, device_mesh
+from worldloom.core.protocols import PureEnv
 from worldloom.training.config import TrainConfig
 from worldloom.training.suite import Problem
 from worldloom.training.trainer import Trainer
@@ -29,6 +31,7 @@ def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
         from worldloom.training.loops.on_policy import OnPolicyLoop
 
         agent = algorithm.make(config.hyper, env.spec, problem.networks, axis)
+        env = seen_by_agents(env, config)
         loop = OnPolicyLoop(env, agent, config.num_worlds, problem.outcomes, problem.prior, mesh)
     elif algorithm.loop == "off_policy":
         from worldloom.training.loops.off_policy import StepLoop
@@ -55,6 +58,11 @@ def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
     remedy = "use fewer worlds, a smaller buffer or smaller networks"
     check_memory(f"{config.algo} on {config.env}", trainer.nbytes, remedy, share=0.9)
     return trainer
+
+
+def seen_by_agents(env: PureEnv, config: TrainConfig) -> PureEnv:
+    """A world as the agents of a run see it, in training as in evaluation."""
+    return as_seen(env, config.algorithm.centralised, config.memory_size)
 
 
 def turn_loop(config: TrainConfig, problem: Problem) -> Any:

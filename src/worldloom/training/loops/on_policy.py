@@ -61,12 +61,9 @@ class OnPolicyLoop(Loop):
                 f"num_worlds={self.num_worlds} cannot be shared by {self._devices} devices; "
                 "use a multiple of that"
             )
-        steps, parts = worlds * config.unroll_length, getattr(config, "num_minibatches", 1)
-        if steps % parts:
-            raise ValueError(
-                f"num_worlds={worlds} times unroll_length={config.unroll_length} is {steps} steps, "
-                f"which num_minibatches={parts} does not divide"
-            )
+        if hasattr(config, "check_minibatches"):  # an agent of one's own may have none
+            what = f"num_worlds={worlds} times unroll_length={config.unroll_length}"
+            config.check_minibatches(config.unroll_length, worlds, what)
 
     @property
     def _devices(self) -> int:

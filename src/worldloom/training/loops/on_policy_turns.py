@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from worldloom.algos.on_policy import Rollout
 from worldloom.core import draws, stack
+from worldloom.core.memory import as_seen
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turns
-from worldloom.core.transforms import joint_observations, observe_all
+from worldloom.core.transforms import observe_all
 from worldloom.core.types import Array, Key, PyTree, RunState, Turn
 from worldloom.training.loops.on_policy import learned_well
 from worldloom.training.loops.summary import as_dict
@@ -36,16 +37,13 @@ class OnPolicyTurnLoop(EpisodeLoop):
         super().__post_init__()
         merged = self.share_parameters and not self.team_axis
         rows = self.num_worlds * (self.env.spec.num_agents if merged else 1)
-        steps, parts = rows * self.horizon, getattr(self.agent.config, "num_minibatches", 1)
-        if steps % parts:
-            raise ValueError(
-                f"num_worlds={self.num_worlds} times {self.horizon} turns is "
-                f"{steps} steps, which num_minibatches={parts} does not divide"
-            )
+        if hasattr(self.agent.config, "check_minibatches"):
+            what = f"num_worlds={self.num_worlds} times {self.horizon} turns"
+            self.agent.config.check_minibatches(self.horizon, rows, what)
 
     @property
     def observed(self) -> PureEnv:
-        return joint_observations(self.env) if self.centralised else self.env
+        return as_seen(self.env, self.centralised, getattr(self.agent.config, "memory_size", 0))
 
     def init(self, key: Key) -> RunState:
         """A run before its first iteration: stacked learners."""
@@ -108,7 +106,7 @@ class OnPolicyTurnLoop(EpisodeLoop):
         out_of_time = jnp.zeros_like(everywhere).at[:, -1].set(True)
         return Rollout(
             obs=jax.tree.map(by_agent, obs),
-            action=by_agent(turns.action),
+            action=jax.tree.map(by_agent, turns.action),
             log_prob=by_agent(extras.log_prob),
             value=value,
             reward=by_agent(turns.reward),

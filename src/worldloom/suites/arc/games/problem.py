@@ -59,6 +59,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
             scored, trainer.act, episodes, at_most
         ),
         networks=networks,
+        no_memory="agents in games have none yet",
         data=recorded_data(config.settings.dataset, env, networks),
         outcomes=lambda info: {"levels": info.solved, "won": info.won},
         references=references,
