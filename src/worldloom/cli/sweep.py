@@ -67,21 +67,25 @@ def command(argv: list[str]) -> int:
     console.phase("preparing")
     from worldloom.cli.report import write_page
     from worldloom.report.sweeps import rank
+    from worldloom.training.sweeps.shared_study import without_password
     from worldloom.training.sweeps.source import Search
-    from worldloom.training.sweeps.sweep import Place, check_source, default_study, sweep
+    from worldloom.training.sweeps.sweep import Place, default_study, make_source, sweep
 
     fixed, varied = split_varied(settings)
     asked = read_request(named, fixed, config=flags.config, preset=flags.preset)
     space = parse_space(asked.schema, [*flags.grid, *varied])
+    check_flags(flags)
     if flags.population:
         return breed(asked, space, flags, argv, folder)
     search = Search(flags.search, flags.points, flags.batch, flags.halving, flags.seeds)
-    line = shlex.join(["worldloom", "sweep", *argv])
+    line = shlex.join(["worldloom", "sweep", *map(without_password, argv)])
     place = Place(Path(flags.out), flags.study, flags.lease)
     if flags.launch:
         place = replace(place, study=flags.study or default_study(place.out, asked.given["env"]))
-        check_source(asked.schema.suite, asked.given, space, search, place)
-        if not launch(argv, flags, place):
+        launched = read_launch(flags)
+        # Here, and not by the first workers: of a new database one at a time can make the tables.
+        make_source(asked.schema.suite, asked.given, space, search, place)
+        if not launch(argv, *launched, place):
             return 0
     rows, path = sweep(asked.schema.suite, asked.given, space, search, place, line)
     console.phase("writing the page")
@@ -145,17 +149,35 @@ def breed(asked: Request, space: Any, flags: Flags, argv: Sequence[str], folder:
     return 0
 
 
-def launch(argv: Sequence[str], flags: Flags, place: Any) -> bool:
-    """Starts workers; whether they have come to their end, after which results can be shown."""
-    from worldloom.training.sweeps.launch import (
-        parse_launch,
-        run_local,
-        slurm_options,
-        submit,
-        worker_command,
-    )
+def check_flags(flags: Flags) -> None:
+    """Raises ValueError for flags that would do nothing: those of a search, or of a population."""
+    searching = ("search", "points", "batch", "halving", "study", "launch", "lease", "slurm")
+    others = searching if flags.population else ("exploit_every",)
+    given = [n for n in others if getattr(flags, n) != getattr(Flags(), n)]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        remedy = "leave it out" if flags.population else "add --population MEMBERS"
+        kind = "a search" if flags.population else "a population"
+        raise ValueError(f"{names}: that is for {kind}; {remedy}")
+
+
+def read_launch(flags: Flags) -> tuple[str, int, dict[str, Any]]:
+    """Where workers start, how many, and options of jobs; whatever is wrong with them is said."""
+    from worldloom.training.sweeps.launch import import_submitit, parse_launch, slurm_options
 
     where, count = parse_launch(flags.launch)
+    if where == "slurm":
+        import_submitit()
+    return where, count, slurm_options(flags.slurm)
+
+
+def launch(
+    argv: Sequence[str], where: str, count: int, options: Mapping[str, Any], place: Any
+) -> bool:
+    """Starts workers; whether they have come to their end, after which results can be shown."""
+    from worldloom.training.sweeps.launch import run_local, submit, worker_command
+    from worldloom.training.sweeps.shared_study import without_password
+
     own = ("--launch", "--slurm", "--study", "--json", "--quiet")
     start = [] if argv[0].startswith("-") else [argv[0]]
     kept = [[f, *words] for f, words in flags_of(argv[len(start) :]) if f not in own]
@@ -166,10 +188,9 @@ def launch(argv: Sequence[str], flags: Flags, place: Any) -> bool:
         for log in run_local(worker_command(words), count, folder / "workers"):
             console.say(f"a worker ended early, see {log}; what is left of its points is done here")
         return True
-    options = slurm_options(flags.slurm)
     jobs = submit(worker_command(words), count, folder / "slurm", options)
     console.say(f"submitted {', '.join(job.job_id for job in jobs)}; their files: {folder}/slurm")
-    console.next_steps(["sweep", *words])
+    console.next_steps(["sweep", *map(without_password, words)])
     return False
 
 
@@ -185,6 +206,9 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     head = ["settings", "IQM", "95 % interval", "mean", "worst seed", "random play", "seconds"]
     lines = []
     for row in rows:
+        if "error" in row:
+            console.say(f"{row['settings'] or 'defaults'}: not trained: {row['error']}")
+            continue
         random, stopped = reference(row), row.get("stopped_at")
         span = [row.get(name) for name in ("iqm_low", "iqm_high")]
         interval = " to ".join(map(_shown, span)) if all(map(is_number, span)) else "-"

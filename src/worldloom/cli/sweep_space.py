@@ -9,6 +9,7 @@ from worldloom.training.config import CADENCE
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?(?::(\d+))?", re.IGNORECASE)
+_LIKE_A_RANGE = re.compile(rf"{_NUMBER}\.\.", re.IGNORECASE)  # with something else behind it
 _WRITE = "write name=value,value,... such as ppo.learning_rate=1e-3,3e-4, or name=1e-4..1e-2:log"
 
 
@@ -17,7 +18,9 @@ def split_varied(settings: Sequence[str]) -> tuple[list[str], list[str]]:
     fixed, varied = [], []
     for flag, words in flags_of(settings):
         (word, *more) = words or [""]
-        several = not more and (_RANGE.fullmatch(word) or ("," in word and word[0] not in "[{'\""))
+        several = not more and (
+            _LIKE_A_RANGE.match(word) or ("," in word and word[0] not in "[{'\"")
+        )
         if several:
             varied.append(f"{flag.removeprefix('--')}={word}")
         else:
@@ -63,7 +66,7 @@ def _find(schemas: Sequence[Schema], name: str) -> Option:
 def _values(option: Option, words: Sequence[str]) -> Any:
     kinds = (option.kind, *get_args(option.kind))
     ranges = [_RANGE.fullmatch(word) for word in words]
-    if any(ranges):
+    if any(ranges) or any(_LIKE_A_RANGE.match(word) for word in words):
         if len(words) > 1 or not ranges[0]:
             raise ValueError(f"--grid {option.name}={','.join(words)}: {_WRITE}")
         return _range(option, ranges[0], whole=int in kinds and float not in kinds)

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,8 @@ _MARK = b"sha256"
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A path beside `path` to write to; it takes the place of `path` if the block succeeds."""
     path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")  # others may write it, too
+    # Others may write it, too: of this machine, or of another with processes of the same numbers.
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         yield draft
         sync(draft)  # or a power failure may leave the new name with nothing behind it

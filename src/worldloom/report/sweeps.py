@@ -29,6 +29,8 @@ def write_sweep(result: Mapping[str, Any], path: str | Path) -> Path:
     warnings += [
         f"{_label(row)}: {row['diverged']} runs diverged" for row in rows if row.get("diverged")
     ]
+    warnings += [f"{_label(row)}: not trained: {row['error']}" for row in rows if row.get("error")]
+    rows = [row for row in rows if not row.get("error")]
     body = [
         page.header(f"Sweep of {env}", tags),
         page.note("Before you read on", warnings),

@@ -6,6 +6,7 @@ evaluates, saves checkpoints and listens for Ctrl-C and SIGTERM.
 """
 
 import math
+import shutil
 import sys
 import threading
 import time
@@ -18,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from worldloom.core.files import DISK_ERRORS, sync, write_bytes, write_json, write_text
+from worldloom.core.files import (
+    DISK_ERRORS,
+    replace_folder,
+    sync,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from worldloom.core.interrupts import stop_when_asked
 from worldloom.core.mesh import agreed, leads
 from worldloom.training.checkpoint import Checkpoints
@@ -212,6 +220,9 @@ def write_stopped(
     `worldloom train --resume` goes on with it. metrics (iterations, ...): of all its iterations,
     or none.
     """
+    folder = run.folder
+    run.folder = folder.with_name(f".{folder.name}.part")  # a killed process leaves no half of it
+    shutil.rmtree(run.folder, ignore_errors=True)
     run.folder.mkdir(parents=True)
     _write_files(run)
     write_json(run.folder / "config.json", _header(run, command, references))
@@ -225,6 +236,7 @@ def write_stopped(
     write_json(run.folder / "timing.json", run.timing())
     with closing(Checkpoints(run.folder / "checkpoints")) as checkpoints:
         checkpoints.save(run.iteration, run.trainer.state())
+    run.folder = replace_folder(run.folder, folder)
 
 
 def _say_so() -> None:

@@ -18,12 +18,17 @@ from worldloom import suites
 from worldloom.cli import main as cli
 from worldloom.training.sweeps import claims as claiming
 from worldloom.training.sweeps import launch
+from worldloom.training.sweeps import sweep as sweeping
 from worldloom.training.sweeps.search import Range
 from worldloom.training.sweeps.source import Saved, Search
 
 optuna = pytest.importorskip("optuna", reason="needs worldloom[sweep]")
 
-from worldloom.training.sweeps.shared_study import Shared, open_storage  # noqa: E402
+from worldloom.training.sweeps.shared_study import (  # noqa: E402
+    Shared,
+    open_storage,
+    without_password,
+)
 
 SUITE = suites.suite("grid")
 GIVEN = {"env": "tag", "algo": "ppo", "steps": 100}
@@ -69,7 +74,7 @@ def test_what_a_dead_worker_had_is_taken_over_from_where_it_was_saved(store, clo
     dead, alive, late = (worker(store, out=tmp_path, batch=4) for _ in range(3))
     lost = dead.ask()
     key, weights = jax.random.key(3), np.arange(3, dtype=np.float32)
-    saved = Saved(7, [(key, weights), (key, weights + 1)], {"return": np.ones((2, 7))})
+    saved = Saved(7, [(key, weights), (key, weights + 1)], {"return": np.ones((2, 7))}, 2.5)
     assert dead.save(lost[1], saved)
     assert [task.number for task in alive.ask()] == [4, 5]  # nobody is known to be dead yet
     clock.now = 59.0
@@ -81,7 +86,7 @@ def test_what_a_dead_worker_had_is_taken_over_from_where_it_was_saved(store, clo
     assert [task.number for task in late._orphans(late._trials())] == [4, 5]
     template = jax.eval_shape(lambda: saved.states)
     again = alive.load(lost[1], template)
-    assert again.iteration == 7
+    assert (again.iteration, again.seconds) == (7, 2.5)
     np.testing.assert_array_equal(again.states[1][1], weights + 1)
     np.testing.assert_array_equal(*map(jax.random.key_data, (again.states[0][0], key)))
     assert again.rows["return"].shape == (2, 7)
@@ -89,7 +94,8 @@ def test_what_a_dead_worker_had_is_taken_over_from_where_it_was_saved(store, clo
     # It was only slow, and comes back: nothing of what it has counts any more.
     assert not dead.save(lost[1], saved)
     dead.tell(lost[1], row(1.0))
-    assert dead.rows() == []
+    assert not dead.report(lost[1], 10, 1.0)
+    assert (dead.rows(), dead.values(10)) == ([], [])
 
 
 def test_of_two_that_take_a_point_at_once_one_gets_it(store, clock, tmp_path, monkeypatch):
@@ -101,8 +107,71 @@ def test_of_two_that_take_a_point_at_once_one_gets_it(store, clock, tmp_path, mo
         answers = {id(c): [known] for c in (one._claims, other._claims)}
         now = lambda self: answers[id(self)].pop() if answers.get(id(self)) else first(self)  # noqa: E731
         patch.setattr(claiming.Claims, "current", now)
-        assert [source._claims.take(task.number) for source in (one, other)] == [True, False]
+        after = known[task.number]
+        took = [source._claims.take(task.number, after) for source in (one, other)]
+        assert took == [True, False]
     assert [s._claims.holds(task.number) for s in (dead, one, other)] == [False, True, False]
+
+
+def test_a_point_is_not_taken_from_who_has_just_taken_it(store, clock, tmp_path):
+    dead, one, other = (worker(store, out=tmp_path, batch=1) for _ in range(3))
+    (task,) = dead.ask()
+    for now in (0.0, 61.0):
+        clock.now = now
+        seen = [source._claims.open([task.number]) for source in (one, other)]
+    for source, claims, took in zip((one, other), seen, (True, False), strict=True):
+        assert source._claims.take(task.number, claims[task.number]) == took
+    assert [s._claims.holds(task.number) for s in (dead, one, other)] == [False, True, False]
+
+
+def orphans_after_a_death(clock, source):
+    """Numbers of the points that a worker takes over once all others have fallen silent."""
+    source._orphans(source._trials())
+    clock.now += 61.0
+    return [task.number for task in source._orphans(source._trials())]
+
+
+def test_a_point_that_ends_its_workers_is_trained_alone_and_then_given_up(clock, tmp_path):
+    def another():
+        return worker(str(tmp_path / "study"), batch=2)
+
+    bad, good = another().ask()
+    second, third, fourth, fifth = (another() for _ in range(4))
+    assert orphans_after_a_death(clock, second) == [0, 1]
+    assert orphans_after_a_death(clock, third) == [0], "either may be what ended two workers"
+    assert orphans_after_a_death(clock, fourth) == [1]
+    (failed,) = fourth.rows()
+    assert (failed["settings"], failed["error"]) == (
+        "ppo.gamma=0.5 ppo.hidden=(8,)",
+        "it ended 3 workers one by one",
+    )
+    # A worker that ends where a point got on, or as it was asked to, says nothing about the point.
+    assert fourth.save(good, Saved(1, [], {}))
+    assert orphans_after_a_death(clock, fifth) == [1]
+    fifth._claims._pulse.start()
+    fifth.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert claiming.lost_with(fifth._claims.current()[1]) == 0
+    assert bad.number == 0
+
+
+def test_what_a_storage_cannot_take_is_not_taken_for_finished(clock, tmp_path, monkeypatch):
+    source = worker(str(tmp_path / "study"))
+    task, other = source.ask()
+
+    def refuse(*_, **__):
+        raise ValueError("no such value")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source._study, "tell", refuse)
+        with pytest.raises(ValueError, match="no such value"):
+            source.tell(task, row(1.0))
+    source.tell(task, row(2.0))
+    assert [each["iqm"] for each in source.rows()] == [2.0]
+    # Somebody else finished it: that is no error.
+    source._study.tell(other.number, 3.0)
+    source.tell(other, row(4.0))
+    assert not source.report(other, 10, 1.0)
+    assert [each["iqm"] for each in source.rows()] == [2.0]
 
 
 def test_a_worker_shows_life_while_it_trains(tmp_path):
@@ -145,6 +214,75 @@ def test_a_folder_with_another_sweep_is_refused(tmp_path):
         open_storage(optuna, "sqlite:////proc/none/study.db")
 
 
+def test_a_database_whose_tables_others_make_is_opened_again(monkeypatch):
+    answers = [RuntimeError("(sqlite3.OperationalError) table studies already exists"), "storage"]
+
+    def answer(*_, **__):
+        now = answers.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+    monkeypatch.setattr(optuna.storages, "RDBStorage", answer)
+    assert open_storage(optuna, "sqlite:///new.db") == "storage"
+    answers += [RuntimeError("no route to postgresql://me:secret@host/db")]
+    with pytest.raises(ValueError, match=r"no route to postgresql://me:\*\*\*@host/db"):
+        open_storage(optuna, "postgresql://me:secret@host/db")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:s3/cr@t@host/db", "postgresql://me:***@host/db"),
+        ("--study=mysql+pymysql://me:secret@host/db", "--study=mysql+pymysql://me:***@host/db"),
+        ("postgresql://host/db?user=me&password=s3", "postgresql://host/db?user=me&password=***"),
+        ("sqlite:///runs/a@b.db", "sqlite:///runs/a@b.db"),
+        ("runs/shared", "runs/shared"),
+    ],
+)
+def test_a_password_is_not_shown(text, shown):
+    assert without_password(text) == shown
+
+
+def test_a_password_is_in_no_command_that_is_kept(tmp_path, monkeypatch):
+    kept = []
+
+    def found(*arguments):
+        kept.append(arguments[-1])
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(sweeping, "sweep", found)
+    store = "postgresql://me:secret@host/db"
+    line = [
+        "sweep",
+        "tag",
+        "--algo",
+        "ppo",
+        "--ppo.gamma",
+        "0.5,0.9",
+        "--out",
+        str(tmp_path),
+        "--study",
+        store,
+    ]
+    assert cli.main(line) == 2
+    assert "--study 'postgresql://me:***@host/db'" in kept[0]
+
+
+def test_a_database_is_made_before_workers_are_started_on_it(tmp_path, monkeypatch, capsys):
+    def look(command, count, folder):
+        storage = open_storage(optuna, f"sqlite:///{tmp_path}/s.db")
+        assert len(optuna.get_all_study_names(storage)) == 2
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(launch, "run_local", look)
+    line = f"sweep tag --algo ppo --ppo.gamma 0.5,0.9 --out {tmp_path} --study sqlite:///{tmp_path}/s.db"
+    assert cli.main([*line.split(), "--launch", "local:x"]) == 2
+    assert not list(tmp_path.iterdir()), "nothing is made for a line that is wrong"
+    assert cli.main([*line.split(), "--launch", "local:2"]) == 2
+    assert "far enough" in capsys.readouterr().err
+
+
 # Processes ---------------------------------------------------------------------------------------
 
 
@@ -160,12 +298,16 @@ def test_a_launch_that_is_not_known_is_refused(text):
 
 
 @pytest.mark.slow
-def test_jobs_are_submitted_with_the_command_of_a_worker(tmp_path):
-    """By submitit's local executor, which starts what Slurm would."""
+def test_jobs_are_submitted_with_the_command_of_a_worker(tmp_path, monkeypatch):
+    """By submitit's local executor, which starts what Slurm would; the environment is not kept."""
     pytest.importorskip("submitit", reason="needs worldloom[sweep]")
+    monkeypatch.setenv("SOME_TOKEN", "the-secret-token")
     command = [sys.executable, "-c", "from pathlib import Path; print(Path.cwd())"]
     jobs = launch.submit(command, 2, tmp_path, {"timeout_min": 5}, cluster="local")
     assert [job.result().strip() for job in jobs] == [str(Path.cwd())] * 2
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"print(Path.cwd())" in content for content in written)
+    assert not any(b"the-secret-token" in content for content in written)
     with pytest.raises(ValueError, match="submitit cannot do that"):
         launch.submit(command, 1, tmp_path, {"no_such_option": 1}, cluster="local")
 

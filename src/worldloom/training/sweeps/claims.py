@@ -16,6 +16,14 @@ from contextlib import suppress
 from typing import Any
 
 
+def lost_with(claim: Any) -> int:
+    """How many workers in a row have ended with a point, and had got nowhere with it.
+
+    claim: that of the last of them; None where nobody had it.
+    """
+    return 0 if claim is None else claim.user_attrs["lost"] + 1
+
+
 class Claims:
     """The claims to the points of the study `name`, as one worker sees and makes them."""
 
@@ -36,9 +44,12 @@ class Claims:
         self._pulse.start()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: Any, *error: Any) -> None:
         self._ended.set()
         self._pulse.join()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            for point in self._held:
+                self.excuse(point)
 
     def current(self) -> dict[int, Any]:
         """The claim to each point that counts."""
@@ -50,10 +61,10 @@ class Claims:
                 best[about["point"]] = claim  # entries are in order: of a round the first stays
         return best
 
-    def open(self, points: Sequence[int]) -> list[int]:
-        """Of points that somebody began, those that have shown no life for a lease."""
+    def open(self, points: Sequence[int]) -> dict[int, Any]:
+        """Of points that somebody began, those without life for a lease, and the claims to them."""
         current, now = self.current(), time.monotonic()
-        found = []
+        found = {}
         for point in points:
             claim = current.get(point)
             sign = None if claim is None else (claim.number, claim.user_attrs["beat"])
@@ -61,14 +72,17 @@ class Claims:
             if known != sign:
                 self._seen[point] = sign, now
             elif now - since > self._lease:
-                found.append(point)
+                found[point] = claim
         return found
 
-    def take(self, point: int) -> bool:
-        """Claims a point for the next round; whether that was in time."""
+    def take(self, point: int, after: Any = None) -> bool:
+        """Claims a point for the round after a claim that is open; whether that was in time."""
         known = self.current().get(point)
+        if known is not None and (after is None or known.number != after.number):
+            return False  # somebody has just taken it
         number = 0 if known is None else known.user_attrs["round"] + 1
-        about = {"point": point, "round": number, "worker": self._worker, "beat": 0}
+        about = {"point": point, "round": number, "lost": lost_with(known)}
+        about |= {"worker": self._worker, "beat": 0}
         entry = self._optuna.trial.create_trial(
             state=self._optuna.trial.TrialState.RUNNING, user_attrs=about
         )
@@ -84,6 +98,13 @@ class Claims:
         claim = self.current().get(point)
         mine = claim is not None and claim.user_attrs["worker"] == self._worker
         return mine and point in self._held
+
+    def excuse(self, point: int) -> None:
+        """A point got on, or its worker was asked to end: should it end now, that was not why."""
+        with self._guard:
+            claim, _ = self._held.get(point, (None, 0))
+        if claim is not None:
+            self._storage.set_trial_user_attr(claim, "lost", -1)
 
     def release(self, point: int) -> None:
         """For a point that is finished: its claim needs no beat any more."""

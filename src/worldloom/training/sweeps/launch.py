@@ -1,5 +1,6 @@
 """Workers of a shared study, started here or through Slurm."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -41,6 +42,14 @@ def run_local(command: Sequence[str], count: int, folder: Path) -> list[Path]:
     return [log for log, code in zip(logs, codes, strict=True) if code]
 
 
+def import_submitit() -> Any:
+    """The package; a ValueError that says how to install it where it is missing."""
+    try:
+        return importlib.import_module("submitit")
+    except ImportError:
+        raise ValueError("--launch slurm needs submitit: install worldloom[sweep]") from None
+
+
 def submit(
     command: Sequence[str],
     count: int,
@@ -52,21 +61,17 @@ def submit(
 
     options: those of submitit's `update_parameters`, such as timeout_min or slurm_partition.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise ValueError("--launch slurm needs submitit: install worldloom[sweep]") from None
+    submitit = import_submitit()
     try:
         executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
         executor.update_parameters(**({"name": "worldloom-sweep"} | dict(options)))
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"--launch slurm: submitit cannot do that ({reason})") from None
-    # A job starts where it was submitted from, and imports what this process would.
-    path = os.pathsep.join(filter(None, sys.path))
-    work = submitit.helpers.CommandFunction(
-        list(command), verbose=False, cwd=Path.cwd(), env=os.environ | {"PYTHONPATH": path}
-    )
+    # A job starts where it was submitted from, and imports what this process would. Of the
+    # environment no more than that: jobs are written to a folder that others may read.
+    imports = ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"]
+    work = submitit.helpers.CommandFunction([*imports, *command], verbose=False, cwd=Path.cwd())
     with executor.batch():
         jobs = [executor.submit(work) for _ in range(count)]
     return jobs

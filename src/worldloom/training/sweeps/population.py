@@ -42,7 +42,6 @@ class Generations:
 
     members: Members
     size: int
-    iterations: int  # of every member in a generation
     fixed: Mapping[str, float]
     ranges: Mapping[str, tuple[float, float]]
     replaced: float = 0.25
@@ -57,24 +56,33 @@ class Generations:
         key = jax.random.fold_in(jax.random.key(seed), POPULATION_KEY)
         seeds = draws.bits(key, (self.size,))
         runs = self.members.init(seeds, self._all(numbers), params)
-        return Population(runs, numbers, jnp.full(self.size, -jnp.inf), key, jnp.int32(0))
+        return Population(runs, numbers, jnp.full(self.size, jnp.nan), key, jnp.int32(0))
 
-    def iterate(self, population: Population, params: PyTree) -> tuple[Population, dict[str, Any]]:
-        """One generation: every member learns, then the worst copy the best.
+    def iterate(
+        self, population: Population, iterations: Array, params: PyTree
+    ) -> tuple[Population, dict[str, Any]]:
+        """One generation: every member learns for so many iterations, then the worst copy the best.
 
         Its row has scores and numbers (N,) as they were while it learned, and parents (N,): whose
-        run each member goes on with.
+        run each member goes on with. A score is -inf where a run diverged, and NaN where no
+        episode has ended yet.
         """
         numbers = self._all(population.numbers)
 
-        def one(runs, _):
+        def one(_, carry):
+            runs, total, count, finite = carry
             runs, rows = self.members.iterate(runs, numbers, params)
-            return runs, (rows[curve_name(rows)], rows["finite"])
+            curve = rows[curve_name(rows)]
+            ended = ~jnp.isnan(curve)
+            total = total + jnp.where(ended, curve, 0.0)
+            return runs, total, count + ended, finite & rows["finite"]
 
-        runs, (curve, finite) = jax.lax.scan(one, population.runs, None, self.iterations)
-        score = jnp.nanmean(curve, axis=0)  # where no episode ended, as it was
-        score = jnp.where(jnp.isnan(score), population.score, score)
-        score = jnp.where(finite.all(axis=0), score, -jnp.inf)
+        none = jnp.zeros(self.size)
+        carry = (population.runs, none, none, jnp.ones(self.size, bool))
+        runs, total, count, finite = jax.lax.fori_loop(0, iterations, one, carry)
+        # Where no episode ended, as it was.
+        score = jnp.where(count > 0, total / jnp.maximum(count, 1.0), population.score)
+        score = jnp.where(finite, score, -jnp.inf)
         key, choose_key, turn_key = draws.split(jax.random.fold_in(population.key, 1), 3)
         parents = self.parents(score, choose_key)
         copied = parents != jnp.arange(self.size)
@@ -90,19 +98,22 @@ class Generations:
     def parents(self, score: Array, key: Key) -> Array:
         """(N,) whose run each member goes on with: the worst with one of the best.
 
-        Those that diverged are replaced as well, however many they are, while any has not.
+        Those that diverged are replaced as well, however many they are, while any has not. Those
+        without a score are left alone.
         """
         if not self.replaced:
             return jnp.arange(self.size)
         count = max(1, round(self.size * self.replaced))
-        order = jnp.argsort(-score)  # best first
+        # Best first, behind them those that diverged, and then those without a score.
+        order = jnp.argsort(-score)
         rank = jnp.zeros(self.size, jnp.int32).at[order].set(jnp.arange(self.size))
         best = order[draws.integers(key, (self.size,), count)]
-        best = jnp.where(jnp.isfinite(score[best]), best, order[0])
-        worst = (rank >= self.size - count) | ~jnp.isfinite(score)
+        first = jnp.where(jnp.isfinite(score[order[0]]), order[0], order[-1])
+        best = jnp.where(jnp.isfinite(score[best]), best, first)
         # A member that is as good as the one it would copy stays: of equals nothing is learned.
-        worst = worst & (score < score[best])
-        return jnp.where(worst, best, jnp.arange(self.size))
+        worst = (rank >= (~jnp.isnan(score)).sum() - count) & (score < score[best])
+        diverged = score == -jnp.inf
+        return jnp.where(worst | (diverged & ~diverged[best]), best, jnp.arange(self.size))
 
     def explored(self, numbers: Mapping[str, Array], key: Key) -> dict[str, Array]:
         """Numbers (N,) times or divided by `step`, within their ranges."""

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldloom.core import stack
-from worldloom.core.files import write_json
+from worldloom.core.files import plain, read_json, write_json
 from worldloom.core.interrupts import stop_when_asked
 from worldloom.core.types import PyTree
 from worldloom.training.checkpoint import Checkpoints
@@ -26,6 +26,7 @@ from worldloom.training.config import make_config
 from worldloom.training.console import phase
 from worldloom.training.driver import EVALUATION_KEY, plan_of, write_stopped
 from worldloom.training.evaluate import reference_rows
+from worldloom.training.folders import locked
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
 from worldloom.training.run import Run, check_fit
@@ -92,20 +93,21 @@ class PopulationRun:
         self.trainer = make_trainer(config, self.problem)
         self._params = self.problem.env.default_params()
         total = plan_of(config, self.trainer.steps_per_iteration).total
-        every = round(breeding.every / self.trainer.steps_per_iteration) or math.ceil(total / 20)
+        every = math.ceil(total / 20)
+        if breeding.every:
+            every = min(total, max(1, round(breeding.every / self.trainer.steps_per_iteration)))
+        self.total, self.every = total, every  # iterations: of all, and of a generation
         self.generations = math.ceil(total / every)
         fixed = {n: v for n, v in known.items() if n not in self.ranges}
         members = Members(self.trainer.loop, differ=(True, False))
-        self.program = Generations(
-            members, breeding.members, every, fixed, self.ranges, breeding.replaced
-        )
+        self.program = Generations(members, breeding.members, fixed, self.ranges, breeding.replaced)
         self._init = Jitted(self.program.init)
         self._advance = Repeated(self.program.iterate, 1)
 
     @property
     def steps_per_generation(self) -> int:
-        """Of each member."""
-        return self.program.iterations * self.trainer.steps_per_iteration
+        """Of each member; the last generation may have fewer."""
+        return self.every * self.trainer.steps_per_iteration
 
     def start(self, seed: int) -> Population:
         """A population before its first generation: numbers drawn as a random search draws them."""
@@ -119,7 +121,7 @@ class PopulationRun:
 
         stop: ends it after the current generation, with a checkpoint and a KeyboardInterrupt.
         """
-        with closing(Checkpoints(folder / f"population-s{seed}", keep=1)) as checkpoints:
+        with closing(Checkpoints(folder / f"population-s{seed}")) as checkpoints:
             shape = (self.generations, self.program.size)
             blank = {name: np.zeros(shape, np.float32) for name in ("score", *self.ranges)}
             rows: dict[str, np.ndarray] = {**blank, "parents": np.zeros(shape, np.int32)}
@@ -131,7 +133,8 @@ class PopulationRun:
             for n in range(int(population.iteration), self.generations):
                 note = f"generation {n + 1} of {self.generations}, seed {seed}"
                 phase("training", done=n, total=self.generations, unit="generations", note=note)
-                population, row = self._advance(population, 1, self._params)
+                iterations = np.int32(min(self.every, self.total - n * self.every))
+                population, row = self._advance(population, 1, iterations, self._params)
                 for name in self.ranges:
                     rows[name][n] = row["numbers"][name][0]
                 rows["score"][n], rows["parents"][n] = row["score"][0], row["parents"][0]
@@ -147,7 +150,8 @@ class PopulationRun:
         self, seed: int, folder: Path, population: Population, rows: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
         """The best member in training, evaluated in fresh episodes, and how it came there."""
-        best = int(np.argmax(rows["score"][-1]))
+        last = rows["score"][-1]
+        best = int(np.argmax(np.where(np.isnan(last), -np.inf, last)))
         home = int(np.flatnonzero(rows["parents"][-1] == best)[0])  # who goes on with that run
         numbers = {name: float(rows[name][-1][best]) for name in self.ranges}
         prefix = self.config.algorithm.name
@@ -180,7 +184,7 @@ class PopulationRun:
         return evaluator(jax.device_get(self.trainer.loop.agents(state)), key), state
 
     def _write_best(self, config: Any, folder: Path, state: PyTree, evaluation: Any) -> None:
-        if (folder / "config.json").exists():  # of a population that was resumed after its end
+        if folder.exists():  # of a population that was resumed after its end
             return
         trainer = make_trainer(config, self.problem)
         trainer.load(state)
@@ -191,12 +195,31 @@ class PopulationRun:
         write_stopped(run, {}, beside)
 
 
+def check_same(path: Path, result: Mapping[str, Any]) -> None:
+    """Raises ValueError if a population was begun with other settings, as a file may have them."""
+    kept, now = read_json(path), plain(result)
+    names = [n for n in now["config"] if now["config"][n] != kept["config"].get(n)]
+    names += [n for n in ("grid", "members", "steps_per_generation") if now[n] != kept[n]]
+    if names:
+        raise ValueError(
+            f"{path.parent} was begun with other settings ({', '.join(names)}); put back the file "
+            "of settings that it names, or begin another"
+        )
+
+
 def train_populations(
     run: PopulationRun, folder: Path, command: str = "", argv: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], Path]:
     """Trains the populations of all seeds, or goes on with them; the result and its JSON file."""
     use_compilation_cache()
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        return _train_populations(run, folder, command, argv)
+
+
+def _train_populations(
+    run: PopulationRun, folder: Path, command: str, argv: tuple[str, ...]
+) -> tuple[dict[str, Any], Path]:
     path = folder / "sweep.json"
     result: dict[str, Any] = {
         "kind": "population",
@@ -212,6 +235,8 @@ def train_populations(
         "complete": False,
         "results": [],
     }
+    if path.exists():
+        check_same(path, result)
     write_json(path, result)
     with stop_when_asked(lambda: None) as stop:
         for n in range(run.breeding.seeds):

@@ -67,7 +67,12 @@ class Point:
 
     @property
     def label(self) -> str:
-        return " ".join(f"{name}={shown(value)}" for name, value in self.values.items())
+        return label_of(self.values)
+
+
+def label_of(values: Mapping[str, Any]) -> str:
+    """Settings as rows name them."""
+    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
 def shown(value: Any) -> str:
@@ -112,10 +117,15 @@ def random_points(
 
 def check_ends(suite: Suite, given: Mapping[str, Any], space: Space) -> None:
     """Raises ValueError where an end of a range, or a listed value, is no setting."""
-    first = {name: _ends(values)[0] for name, values in space}
+    first = first_corner(space)
     for name, values in space:
         for value in _ends(values):
             make_point(suite, given, first | {name: value})
+
+
+def first_corner(space: Space) -> dict[str, Any]:
+    """The lowest or first value of everything: a point that is the same for whoever asks."""
+    return {name: _ends(values)[0] for name, values in space}
 
 
 def _ends(values: Values) -> list[Any]:

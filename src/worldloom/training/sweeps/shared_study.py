@@ -8,6 +8,8 @@ on who asks. Points that a dead worker began are taken over from where they were
 import hashlib
 import io
 import json
+import random
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,9 +27,9 @@ from worldloom.core.files import plain, write_bytes
 from worldloom.core.types import PyTree
 from worldloom.training.folders import world_label
 from worldloom.training.suite import Suite
-from worldloom.training.sweeps.claims import Claims
+from worldloom.training.sweeps.claims import Claims, lost_with
 from worldloom.training.sweeps.search import Point, Range, Space, check_ends, make_point
-from worldloom.training.sweeps.source import Saved, Search, Task, known_points
+from worldloom.training.sweeps.source import Saved, Search, Task, failed_row, known_points
 from worldloom.training.sweeps.study import (
     check_method,
     distributions,
@@ -38,17 +40,30 @@ from worldloom.training.sweeps.study import (
 )
 
 PARTS = 10  # a point is saved after each of as many parts of its steps
+GIVEN_UP = 3  # workers that a point may end one after the other
+# What a database says while others make its tables, or write.
+_IN_THE_WAY = re.compile("already exists|locked|unique|duplicate", re.IGNORECASE)
+
+
+def without_password(text: str) -> str:
+    """A text with the URL of a database as it may be shown and stored."""
+    text = re.sub(r"(\w://[^\s:/@]*):\S*@", r"\1:***@", text)
+    return re.sub(r"([?&]password=)[^&\s]*", r"\1***", text)
 
 
 def open_storage(optuna: Any, store: str) -> Any:
     """Optuna's storage for a database's URL, or for a folder."""
     if "://" in store:
         patient = {"connect_args": {"timeout": 60}} if store.startswith("sqlite") else {}
-        try:
-            return optuna.storages.RDBStorage(store, engine_kwargs=patient)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ValueError(f"--study {store}: it cannot be opened ({reason})") from None
+        for tries in range(1, 9):
+            try:
+                return optuna.storages.RDBStorage(store, engine_kwargs=patient)
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0]
+                if tries == 8 or not _IN_THE_WAY.search(reason):
+                    said = f"--study {store}: it cannot be opened ({reason})"
+                    raise ValueError(without_password(said)) from None
+            time.sleep(0.05 * 2**tries * random.random())  # not all of them at once again
     Path(store).mkdir(parents=True, exist_ok=True)
     journal = optuna.storages.journal
     backend = journal.JournalFileBackend(str(Path(store) / "journal.log"))
@@ -120,8 +135,8 @@ class Shared:
         self._claims.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._claims.__exit__(*error)
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        self._claims.__exit__(kind, *error)
 
     # Points --------------------------------------------------------------------------------------
 
@@ -135,19 +150,29 @@ class Shared:
             finished = sum(trial.state.is_finished() for trial in trials)
             if finished == self.count:
                 return []
-            tasks = self._orphans(trials)
-            tasks += self._new(len(trials), self._search.batch - len(tasks))
+            tasks = self._orphans(trials) or self._new(len(trials), self._search.batch)
             if tasks:
                 return tasks
             time.sleep(min(1.0, self._lease / 8))  # others train what is left
 
     def _orphans(self, trials: list[Any]) -> list[Task]:
-        """Points that somebody began who shows no life any more."""
+        """Points that somebody began who shows no life any more.
+
+        One that may be what ended those who had it is trained alone, and then given up.
+        """
         begun = [trial.number for trial in trials if not trial.state.is_finished()]
-        tasks = []
-        for number in self._claims.open(begun):
-            if len(tasks) < self._search.batch and self._claims.take(number):
-                tasks.append(self._task(number))
+        tasks: list[Task] = []
+        for number, claim in self._claims.open(begun).items():
+            lost = lost_with(claim)
+            alone = lost == GIVEN_UP - 1
+            if (alone and tasks) or not self._claims.take(number, claim):
+                continue
+            if lost >= GIVEN_UP:
+                self.fail(number, self._values(number), f"it ended {lost} workers one by one")
+                continue
+            tasks += self._task(number)
+            if alone or len(tasks) == self._search.batch:
+                break
         return tasks
 
     def _new(self, known: int, count: int) -> list[Task]:
@@ -158,12 +183,13 @@ class Shared:
                 self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
                 break
             if self._claims.take(number):
-                tasks.append(self._task(number))
+                tasks += self._task(number)
         return tasks
 
-    def _task(self, number: int) -> Task:
+    def _task(self, number: int) -> list[Task]:
+        """A point that this worker has claimed; none if its settings do not fit together."""
         if self._known is not None:
-            return Task(number, self._known[number])
+            return [Task(number, self._known[number])]
         # What a worker that died while it asked left open is chosen now.
         trial = self._optuna.trial.Trial(self._study, self._trial_id(number))
         for name, kind in self._described.items():
@@ -173,15 +199,30 @@ class Shared:
                 whole = isinstance(kind, self._optuna.distributions.IntDistribution)
                 suggest = trial.suggest_int if whole else trial.suggest_float
                 suggest(name, kind.low, kind.high, log=kind.log)
-        return Task(number, self._make(settings_of(self._space, trial.params)))
+        values = settings_of(self._space, trial.params)
+        try:
+            return [Task(number, self._make(values))]
+        except ValueError as error:
+            self.fail(number, values, str(error))
+            return []
+
+    def _values(self, number: int) -> Mapping[str, Any]:
+        if self._known is not None:
+            return self._known[number].values
+        return settings_of(self._space, self._storage.get_trial(self._trial_id(number)).params)
 
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
 
     # Results -------------------------------------------------------------------------------------
 
-    def report(self, task: Task, rung: int, value: float) -> None:
-        self._storage.set_trial_intermediate_value(self._trial_id(task.number), rung, value)
+    def report(self, task: Task, rung: int, value: float) -> bool:
+        if not self._claims.holds(task.number):
+            return False
+        with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            self._storage.set_trial_intermediate_value(self._trial_id(task.number), rung, value)
+            return True
+        return False
 
     def values(self, rung: int) -> list[float]:
         seen = (trial.intermediate_values for trial in self._trials())
@@ -189,13 +230,19 @@ class Shared:
 
     def tell(self, task: Task, row: dict[str, Any]) -> None:
         """Finishes a point, unless somebody else has: the storage finishes none twice."""
-        if not self._claims.holds(task.number):
+        self._finish(task.number, row)
+
+    def fail(self, number: int, values: Mapping[str, Any], reason: str) -> None:
+        self._finish(number, failed_row(values, reason))
+
+    def _finish(self, number: int, row: dict[str, Any]) -> None:
+        if not self._claims.holds(number):
             return
-        with suppress(self._optuna.exceptions.UpdateFinishedTrialError, ValueError):
-            self._storage.set_trial_user_attr(self._trial_id(task.number), "row", plain(row))
-            self._study.tell(task.number, **outcome(row))
-        self._claims.release(task.number)
-        self._file(task).unlink(missing_ok=True)
+        with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            self._storage.set_trial_user_attr(self._trial_id(number), "row", plain(row))
+            self._study.tell(number, **outcome(row), skip_if_finished=True)
+        self._claims.release(number)
+        self._file(number).unlink(missing_ok=True)
 
     def rows(self) -> list[dict[str, Any]]:
         done = (trial for trial in self._trials() if trial.state.is_finished())
@@ -206,20 +253,21 @@ class Shared:
     def stops(self, total: int) -> list[int]:
         return [total * part // PARTS for part in range(1, PARTS) if total * part // PARTS]
 
-    def _file(self, task: Task) -> Path:
-        return self.folder / "points" / f"{task.number:05d}.npz"
+    def _file(self, number: int) -> Path:
+        return self.folder / "points" / f"{number:05d}.npz"
 
     def save(self, task: Task, saved: Saved) -> bool:
         if not self._claims.holds(task.number):
             return False
-        path = self._file(task)
+        path = self._file(task.number)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, _pack(saved))
+        self._claims.excuse(task.number)
         return True
 
     def load(self, task: Task, template: PyTree) -> Saved | None:
         with suppress(OSError, ValueError, KeyError, BadZipFile):  # damaged: from the start, then
-            return _unpack(self._file(task).read_bytes(), template)
+            return _unpack(self._file(task.number).read_bytes(), template)
         return None
 
 
@@ -249,7 +297,8 @@ def _pack(saved: Saved) -> bytes:
     arrays = {f"state {n}": np.asarray(leaf) for n, leaf in enumerate(words)}
     arrays |= {f"row {name}": np.asarray(values) for name, values in saved.rows.items()}
     file = io.BytesIO()
-    np.savez(file, iteration=np.int64(saved.iteration), **arrays)  # pyright: ignore[reportArgumentType]
+    about = {"iteration": np.int64(saved.iteration), "seconds": np.float64(saved.seconds)}
+    np.savez(file, **about, **arrays)  # pyright: ignore[reportArgumentType]
     return file.getvalue()
 
 
@@ -265,4 +314,5 @@ def _unpack(content: bytes, template: PyTree) -> Saved:
             raise ValueError(f"state {n} is of another configuration")
         leaves.append(leaf)
     rows = {name[4:]: values for name, values in arrays.items() if name.startswith("row ")}
-    return Saved(int(arrays["iteration"]), list(jax.tree.unflatten(structure, leaves)), rows)
+    states = list(jax.tree.unflatten(structure, leaves))
+    return Saved(int(arrays["iteration"]), states, rows, float(arrays["seconds"]))

@@ -11,7 +11,14 @@ from typing import Any, Protocol
 
 from worldloom.core.types import PyTree
 from worldloom.training.suite import Suite
-from worldloom.training.sweeps.search import Point, Range, Space, grid_points, random_points
+from worldloom.training.sweeps.search import (
+    Point,
+    Range,
+    Space,
+    grid_points,
+    label_of,
+    random_points,
+)
 from worldloom.training.trainer import Metrics
 
 EVERY_POINT = "grid"  # the method that tries all combinations of what is listed
@@ -48,11 +55,15 @@ class Search:
 
 @dataclass(frozen=True)
 class Saved:
-    """How far somebody else came with a point: S states, and metrics (S, iterations, ...)."""
+    """How far somebody else came with a point: S states, and metrics (S, iterations, ...).
+
+    seconds: that it took.
+    """
 
     iteration: int
     states: list[PyTree]
     rows: Metrics
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +92,8 @@ class Source(Protocol):
         """The next points; none when all are finished."""
         ...
 
-    def report(self, task: Task, rung: int, value: float) -> None:
-        """What a point scores at a rung."""
+    def report(self, task: Task, rung: int, value: float) -> bool:
+        """What a point scores at a rung, in steps; False if it is somebody else's now."""
         ...
 
     def values(self, rung: int) -> list[float]:
@@ -102,6 +113,10 @@ class Source(Protocol):
         ...
 
     def tell(self, task: Task, row: dict[str, Any]) -> None: ...
+    def fail(self, number: int, values: Mapping[str, Any], reason: str) -> None:
+        """Finishes a point that cannot be trained, or raises where such a one ends the sweep."""
+        ...
+
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the points that are finished, by number."""
         ...
@@ -127,8 +142,9 @@ class Listed:
         tasks, self._tasks = self._tasks, []
         return tasks
 
-    def report(self, task: Task, rung: int, value: float) -> None:
+    def report(self, task: Task, rung: int, value: float) -> bool:
         self._values.setdefault(rung, []).append(value)
+        return True
 
     def values(self, rung: int) -> list[float]:
         return self._values[rung]
@@ -145,8 +161,18 @@ class Listed:
     def tell(self, task: Task, row: dict[str, Any]) -> None:
         self._rows[task.number] = row
 
+    def fail(self, number: int, values: Mapping[str, Any], reason: str) -> None:
+        raise ValueError(reason)  # all are looked at before the first of them runs
+
     def rows(self) -> list[dict[str, Any]]:
         return [self._rows[n] for n in sorted(self._rows)]
+
+
+def failed_row(values: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """The row of a point that cannot be trained."""
+    names = ("mean", "stderr", "iqm", "iqm_low", "iqm_high", "worst")
+    about = {"settings": label_of(values), "values": dict(values), "error": reason}
+    return about | {"scores": [], "seconds": 0.0} | dict.fromkeys(names)
 
 
 def known_points(

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from worldloom.training.suite import Suite
-from worldloom.training.sweeps.search import Point, Range, Space, check_ends, make_point
-from worldloom.training.sweeps.source import EVERY_POINT, Listed, Search, Task
+from worldloom.training.sweeps.search import Range, Space, check_ends, make_point
+from worldloom.training.sweeps.source import EVERY_POINT, Listed, Search, Task, failed_row
 
 # Our name -> Optuna's, and what it is made with beside a seed. A worker sees what others are
 # trying as if it had come out badly, so that not all of them try the same.
@@ -100,26 +100,34 @@ class Sampled(Listed):
 
     def ask(self) -> list[Task]:
         tasks = []
-        for _ in range(min(self._search.batch, self._search.points - len(self._trials))):
+        while len(tasks) < self._search.batch and len(self._trials) < self._search.points:
             trial = self._study.ask(self._described)
             self._trials.append(trial)
-            point: Point = self._make(settings_of(self._space, trial.params))
-            tasks.append(Task(trial.number, point))
+            values = settings_of(self._space, trial.params)
+            try:
+                tasks.append(Task(trial.number, self._make(values)))
+            except ValueError as error:  # ends of ranges that fit alone, and not together
+                self.fail(trial.number, values, str(error))
         return tasks
 
-    def report(self, task: Task, rung: int, value: float) -> None:
-        super().report(task, rung, value)
+    def report(self, task: Task, rung: int, value: float) -> bool:
         self._trials[task.number].report(value, rung)
+        return super().report(task, rung, value)
 
     def tell(self, task: Task, row: dict[str, Any]) -> None:
         super().tell(task, row)
         self._study.tell(task.number, **outcome(row))
+
+    def fail(self, number: int, values: Mapping[str, Any], reason: str) -> None:
+        row = failed_row(values, reason)
+        self._rows[number] = row
+        self._study.tell(number, **outcome(row))
 
 
 def outcome(row: Mapping[str, Any]) -> dict[str, Any]:
     """What Optuna is told of a finished point; one that was stopped has the value of its rung."""
     from optuna.trial import TrialState
 
-    if not math.isfinite(row["iqm"]):
+    if row["iqm"] is None or not math.isfinite(row["iqm"]):
         return {"state": TrialState.FAIL}
     return {"state": TrialState.PRUNED} if "stopped_at" in row else {"values": row["iqm"]}

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from worldloom.core.files import write_json
-from worldloom.training.config import TrainConfig, make_config
+from worldloom.training.config import TrainConfig
 from worldloom.training.console import phase
 from worldloom.training.folders import new_folder, world_label
 from worldloom.training.machine import machine, use_compilation_cache, versions
 from worldloom.training.suite import Suite
-from worldloom.training.sweeps.search import Range, Space, check_ends
+from worldloom.training.sweeps.search import Range, Space, first_corner, make_point
 from worldloom.training.sweeps.source import Listed, Search, Source, known_points
-from worldloom.training.sweeps.study import Sampled, check_method, import_optuna
+from worldloom.training.sweeps.study import Sampled
 from worldloom.training.sweeps.worker import Worker
 
 
@@ -54,16 +54,6 @@ def default_study(out: Path, env: str) -> str:
     return str(new_folder(out, f"sweep-{world_label(env)}"))
 
 
-def check_source(
-    suite: Suite, given: Mapping[str, Any], space: Space, search: Search, place: Place
-) -> None:
-    """Raises ValueError where points are wrong, before workers are started for them."""
-    check_method(space, search)
-    if known_points(suite, given, space, search) is None:
-        check_ends(suite, given, space)
-    import_optuna("--study")
-
-
 def header_of(space: Space, search: Search, config: TrainConfig, command: str) -> dict[str, Any]:
     """What sweep.json says beside results."""
     shown = [(name, str(v) if isinstance(v, Range) else v) for name, v in space]
@@ -95,33 +85,38 @@ def sweep(
     """
     use_compilation_cache()
     source, count = make_source(suite, given, space, search, place)
-    worker, path, header = Worker(suite, search, source, command), None, {}
+    worker, path = Worker(suite, search, source, command), None
+    # The same for all workers, whichever points they have.
+    config = make_point(suite, given, first_corner(space)).config
+    header = header_of(space, search, config, command)
 
-    def begin(config: TrainConfig) -> Path:
+    def begin() -> Path:
         folder = source.folder or new_folder(place.out, f"sweep-{world_label(config.env)}")
         folder.mkdir(parents=True, exist_ok=source.folder is not None)
         worker.folder = folder
-        header.update(header_of(space, search, config, command))
         return folder / "sweep.json"
 
     def write(path: Path) -> None:
         rows = source.rows()
-        about = {"programs": len(worker.keys), "complete": len(rows) == count}
+        programs = {row["program"] for row in rows if "program" in row}
+        about = {"programs": len(programs), "complete": len(rows) == count}
         write_json(path, header | about | {"results": rows})
 
     with source:
         while tasks := source.ask():
             points = worker.prepare(tasks)
-            path = path or begin(tasks[0].point.config)
-            steps = points[0].config.steps * search.seeds
+            path = path or begin()
             for batch in worker.batches(points):
-                done = len(source.rows())
+                done, steps = len(source.rows()), batch[0].config.steps * search.seeds
                 note = f"point {done + 1} of {count}"
                 phase("training", done=done * steps, total=count * steps, unit="steps", note=note)
                 for task, row in worker.train(batch):
                     source.tell(task, row)
                 write(path)
         # The last word: another worker may have written what it knew before this one was done.
-        path = path or begin(make_config(suite, given))
+        path = path or begin()
         write(path)
-    return source.rows(), path
+    rows = source.rows()
+    if rows and all("error" in row for row in rows):
+        raise ValueError(f"no point can be trained: {rows[0]['error']}")
+    return rows, path

@@ -61,9 +61,12 @@ def _unchecked(frozen: Any, **changes: Any) -> Any:
 
 
 def static_settings(config: TrainConfig) -> str:
-    """What a program holds of the settings: all but numbers, the seed and the world."""
+    """What a program holds of the settings: all but numbers, the seed and the world.
+
+    Of an offline algorithm the world, too: what all runs of a program learn from was logged there.
+    """
     static = config.to_dict()
-    for name in ("seed", "world"):
+    for name in ("seed",) if config.algorithm.loop == "offline" else ("seed", "world"):
         del static[name]
     for name in numbers_of(config):
         static[config.algorithm.name].pop(name, None)

@@ -4,9 +4,9 @@ Runs of one program (`together`) advance in one call. At the rungs of early stop
 behind are put down as runs that can be resumed.
 """
 
+import hashlib
 import json
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,6 +74,10 @@ class _Training:
         return plan_of(self.config, self.parts.trainer.steps_per_iteration).total
 
     @property
+    def saved(self) -> Saved:
+        return Saved(self.iteration, self.states or [], self.rows, self.seconds)
+
+    @property
     def value(self) -> float:
         """What points are compared by."""
         return float(interquartile_mean(self.scores))
@@ -88,51 +92,51 @@ class Worker:
         self._shared: dict[str, tuple[Problem, Trainer, Any]] = {}
         self._programs: dict[str, list[Program]] = {}
         self._references: dict[str, dict[str, Any]] = {}
-        self.keys: list[str] = []  # of programs, in the order of their numbers
         self.folder = Path()  # for runs that are given up
 
     def prepare(self, tasks: Sequence[Task]) -> list[_Training]:
-        """What every point needs; whatever is wrong with one is said before any runs."""
+        """What every point needs, of those that can be trained; the source is told of the others.
+
+        Whatever is wrong with one of them is said before any runs.
+        """
         prepared = []
         for task in tasks:
-            config = task.point.config
-            static = together.static_settings(config) + json.dumps(
-                dict(config.world), sort_keys=True
-            )
-            if static not in self._shared:
-                problem = self._suite.problem(config, None)
-                check_fit(config, problem)
-                trainer = make_trainer(config, problem)
-                evaluator = problem.make_evaluator(trainer, config.eval_episodes)
-                self._shared[static] = problem, trainer, evaluator
-            shared = self._shared[static]
-            key = (
-                "" if _is_alone(config, shared[0]) else together.program_key(config, shared[0].env)
-            )
-            seeds = [config.seed + n for n in range(self._search.seeds)]
-            point = _Training(task, _Parts(*shared, key=key), seeds)
-            saved = self._source.load(task, (shared[1].template(),) * len(seeds))
-            if saved is not None:
-                point.iteration, point.states, point.rows = (
-                    saved.iteration,
-                    saved.states,
-                    saved.rows,
-                )
-            prepared.append(point)
-            self._number(point)
+            try:
+                prepared.append(self._prepared(task))
+            except ValueError as error:
+                self._source.fail(task.number, task.point.values, str(error))
         return prepared
 
-    def _number(self, point: _Training) -> int:
+    def _prepared(self, task: Task) -> _Training:
+        config = task.point.config
+        static = together.static_settings(config) + json.dumps(dict(config.world), sort_keys=True)
+        if static not in self._shared:
+            problem = self._suite.problem(config, None)
+            check_fit(config, problem)
+            trainer = make_trainer(config, problem)
+            evaluator = problem.make_evaluator(trainer, config.eval_episodes)
+            self._shared[static] = problem, trainer, evaluator
+        shared = self._shared[static]
+        key = "" if _is_alone(config, shared[0]) else together.program_key(config, shared[0].env)
+        seeds = [config.seed + n for n in range(self._search.seeds)]
+        point = _Training(task, _Parts(*shared, key=key), seeds)
+        saved = self._source.load(task, (shared[1].template(),) * len(seeds))
+        if saved is not None:
+            point.iteration, point.states = saved.iteration, saved.states
+            point.rows, point.seconds = saved.rows, saved.seconds
+        return point
+
+    @staticmethod
+    def _program(point: _Training) -> str:
+        """A name for the program of a point, by which all workers know it."""
         key = point.parts.key or f"point {point.task.number}"
-        if key not in self.keys:
-            self.keys.append(key)
-        return self.keys.index(key)
+        return hashlib.sha256(key.encode()).hexdigest()[:6]
 
     def batches(self, points: Sequence[_Training]) -> Iterator[list[_Training]]:
         """Points of one program that are at one place, as many as are trained at a time."""
         groups: dict[Any, list[_Training]] = {}
         for point in points:
-            groups.setdefault((self._number(point), point.iteration), []).append(point)
+            groups.setdefault((self._program(point), point.iteration), []).append(point)
         for group in groups.values():
             calls = math.ceil(len(group) / max(1, together.TOGETHER // self._search.seeds))
             size = math.ceil(len(group) / calls)
@@ -152,24 +156,39 @@ class Worker:
             self._advance(side, points, stop)
             if stop in (*halts, total):
                 self._score(side, points)
-            dropped = False
-            if stop in halts or (self._source.keeps and stop < total):
-                points, dropped = self._saved(side, points)
-            done = points if stop == total else []
-            if stop in halts:
+            if stop == total:
                 for point in points:
-                    self._source.report(point.task, stop, point.value)
-                values = self._source.values(stop)
-                done = [p for p in points if not goes_on(p.value, values, self._search.halving)]
-                for point in done:
-                    self._put_down(point)
-            for point in done:
+                    yield point.task, self._row(point)
+                return
+            states = iter(side.states())
+            for point in points:
+                point.states = [next(states) for _ in point.seeds]
+            own, behind = points, []
+            if stop in halts:
+                own, behind = self._judged(points, len(halts) - halts.index(stop))
+            # After the verdict: whoever takes over what is saved here goes on from there.
+            left = [p for p in own if p not in behind and self._source.save(p.task, p.saved)]
+            for point in behind:
+                self._put_down(point)
                 yield point.task, self._row(point)
-            if done or dropped:
-                points = [p for p in points if p not in done]
-                if not points:
-                    return
-                side = self._begin(points)
+            if not left:
+                return
+            if len(left) < len(points):
+                points, side = left, self._begin(left)
+
+    def _judged(
+        self, points: Sequence[_Training], place: int
+    ) -> tuple[list[_Training], list[_Training]]:
+        """The points that are still this worker's, and those of them that fall behind.
+
+        place: which rung they are at, counted from above. Rungs go by steps, since an iteration
+        may have more of them at one point than at another.
+        """
+        halving = self._search.halving
+        rung = points[0].config.steps // halving**place
+        own = [point for point in points if self._source.report(point.task, rung, point.value)]
+        values = self._source.values(rung)
+        return own, [point for point in own if not goes_on(point.value, values, halving)]
 
     def _begin(self, points: Sequence[_Training]) -> Together | InTurn:
         configs = [point.config for point in points for _ in point.seeds]
@@ -218,20 +237,6 @@ class Worker:
         key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + seed), point.iteration)
         return point.parts.evaluator(agents, key)
 
-    def _saved(
-        self, side: Together | InTurn, points: list[_Training]
-    ) -> tuple[list[_Training], bool]:
-        """The points that are still this worker's, with their states kept."""
-        states = iter(side.states())
-        for point in points:
-            point.states = [next(states) for _ in point.seeds]
-        own = [
-            point
-            for point in points
-            if self._source.save(point.task, Saved(point.iteration, point.states or [], point.rows))
-        ]
-        return own, len(own) < len(points)
-
     def _put_down(self, point: _Training) -> None:
         """A run folder for each seed of a point that is given up."""
         for n, seed in enumerate(point.seeds):
@@ -239,7 +244,6 @@ class Worker:
             trainer = make_trainer(config, point.parts.problem)
             trainer.load((point.states or [])[n])
             folder = self.folder / "stopped" / f"point-{point.task.number}-s{seed}"
-            shutil.rmtree(folder, ignore_errors=True)  # of a worker that was killed here
             run = Run(self._suite, config, folder, point.parts.problem, trainer)
             run.train_seconds = point.seconds / len(point.seeds)
             run.evaluation = self.evaluate(point, point.agents[n], seed)
@@ -283,7 +287,7 @@ class Worker:
             "seconds": round(point.seconds, 3),
             "compile_seconds": round(point.compile_seconds, 3),
             "seeds": point.seeds,
-            "program": self._number(point),
+            "program": self._program(point),
             "references": beside,
             **stopped,
         }
