@@ -23,14 +23,11 @@ from worldloom.suites.arc.types import ObjectAction
 PAIRS = 4
 SOME = (
     "flip rows",
-    "turn clockwise",
     "repair columns",
-    "swap",
     "colour by size",
     "fill gaps",
     "connect two",
     "copy to marker",
-    "mirror beside",
     "count in a column",
 )
 
