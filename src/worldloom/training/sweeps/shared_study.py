@@ -63,7 +63,8 @@ def open_storage(optuna: Any, store: str) -> Any:
                 if tries == 8 or not _IN_THE_WAY.search(reason):
                     said = f"--study {store}: it cannot be opened ({reason})"
                     raise ValueError(without_password(said)) from None
-            time.sleep(0.05 * 2**tries * random.SystemRandom().random())  # not all of them at once again
+            # Not all of them at once again.
+            time.sleep(0.05 * 2**tries * random.SystemRandom().random())
     Path(store).mkdir(parents=True, exist_ok=True)
     journal = optuna.storages.journal
     backend = journal.JournalFileBackend(str(Path(store) / "journal.log"))
