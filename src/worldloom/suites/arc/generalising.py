@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import jax
-
 from worldloom.core.types import Array
 from worldloom.nn.networks import Network
 from worldloom.replay.dataset import Dataset
@@ -81,8 +79,3 @@ def imitation_trainer(config: TrainConfig, problem: Problem) -> Trainer:
         steps_of=lambda obs: obs.step_count / most,
     )
     return Trainer(loop, seed=config.seed, chunk=config.chunk)
-
-
-def parameter_count(params: Any) -> int:
-    """How many numbers are learned."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

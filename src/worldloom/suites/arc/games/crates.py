@@ -84,16 +84,8 @@ _LEVELS = """
 84 14 x----x ------ --oo-- --@--- ------ ------
 90 15 ------ -x-o-- --##-- -o--x- ---@-- ------
 """
+ABOUT = ("crates", "push every crate onto a pad")
 GAME = Game(
-    "crates",
-    "push every crate onto a pad",
-    KINDS,
-    _MAP.levels(_LEVELS),
-    (*WALK, UNDO),
-    start,
-    act,
-    draw,
-    undo=8,
-    edges=bars,
+    *ABOUT, KINDS, _MAP.levels(_LEVELS), (*WALK, UNDO), start, act, draw, undo=8, edges=bars
 )
 make = partial(world.make, GAME)

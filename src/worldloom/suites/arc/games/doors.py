@@ -83,16 +83,8 @@ _LEVELS = """
 102 17 @c--p- #c#-#- p-c--- -##c## ----dx ------
 120 20 @c-cp- c##c#c --p--- c##c#d p-c--d -##--x
 """
+ABOUT = ("doors", "step on every plate to open the doors; floor that is cracked holds once")
 GAME = Game(
-    "doors",
-    "step on every plate to open the doors; floor that is cracked holds once",
-    KINDS,
-    _MAP.levels(_LEVELS),
-    (*WALK, UNDO),
-    start,
-    act,
-    draw,
-    undo=8,
-    edges=bars,
+    *ABOUT, KINDS, _MAP.levels(_LEVELS), (*WALK, UNDO), start, act, draw, undo=8, edges=bars
 )
 make = partial(world.make, GAME)

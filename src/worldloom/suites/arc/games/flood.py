@@ -64,15 +64,6 @@ _LEVELS = """
 36 6 rbryyr yrybbr byrbrb rrbbyb brryyy rrrrrb
 48 8 gyrbgb ybyyrb brybbg ggryyg bggbgr bggrrb
 """
-GAME = Game(
-    "flood",
-    "the field in the corner takes the colour that is clicked; make it all one",
-    KINDS,
-    _MAP.levels(_LEVELS),
-    (CLICK,),
-    start,
-    act,
-    draw,
-    edges=bars,
-)
+ABOUT = ("flood", "the field in the corner takes the colour that is clicked; make it all one")
+GAME = Game(*ABOUT, KINDS, _MAP.levels(_LEVELS), (CLICK,), start, act, draw, edges=bars)
 make = partial(world.make, GAME)

@@ -62,15 +62,6 @@ _LEVELS = """
 36 6 --#@-- ------ ----#- ------ #----# -x#---
 48 8 --#--- ----x# ------ ---#-- ---#-# ---#@-
 """
-GAME = Game(
-    "glide",
-    "slide over ice until something is in the way; stop on the goal",
-    KINDS,
-    _MAP.levels(_LEVELS),
-    WALK,
-    start,
-    act,
-    draw,
-    edges=bars,
-)
+ABOUT = ("glide", "slide over ice until something is in the way; stop on the goal")
+GAME = Game(*ABOUT, KINDS, _MAP.levels(_LEVELS), WALK, start, act, draw, edges=bars)
 make = partial(world.make, GAME)

@@ -57,15 +57,6 @@ _LEVELS = """
 30 3 --o-- ---oo --o-- -ooo- --o--
 30 4 -oooo --ooo o---o oo--o o--oo
 """
-GAME = Game(
-    "lights",
-    "a click switches a lamp and its neighbours; put them all out",
-    KINDS,
-    _MAP.levels(_LEVELS),
-    (CLICK,),
-    start,
-    act,
-    draw,
-    edges=bars,
-)
+ABOUT = ("lights", "a click switches a lamp and its neighbours; put them all out")
+GAME = Game(*ABOUT, KINDS, _MAP.levels(_LEVELS), (CLICK,), start, act, draw, edges=bars)
 make = partial(world.make, GAME)
