@@ -188,17 +188,24 @@ IN_GAMES: dict[str, Mapping[str, Any]] = {
 }
 
 
+# A policy that is told the rule by demonstrations, on generated tasks; decisions are few.
+TOLD: Mapping[str, Any] = {
+    "tasks": "generated",
+    "policy": "demonstrations",
+    "per_family": 2,
+    "world": {"extended": True, "max_steps": 12, "max_trials": 1},
+}
+
+
 def generalise() -> dict[str, Any]:
-    """A policy that is told the rule by demonstrations, trained on tasks that are drawn anew."""
-    return {
-        "algo": "bc",
-        "tasks": "generated",
-        "policy": "demonstrations",
-        "per_family": 2,
-        "steps": 6_000,
-        "world": {"extended": True, "max_steps": 12, "max_trials": 1},
-        "bc": {"batch_size": 96, "updates_per_iteration": 24, "learning_rate": 2e-3},
-    }
+    """By cloning the solutions of tasks that are drawn anew."""
+    cloning = {"batch_size": 96, "updates_per_iteration": 24, "learning_rate": 2e-3}
+    return dict(TOLD) | {"algo": "bc", "steps": 6_000, "bc": cloning}
+
+
+def generalise_by_ppo() -> dict[str, Any]:
+    """By rewards, on tasks drawn once and their turned and recoloured copies."""
+    return dict(TOLD) | {"algo": "ppo", "per_family": 4, "copies": 8, "num_worlds": 128}
 
 
 def game_defaults(env: str, algo: str | None) -> Mapping[str, Any]:
@@ -243,7 +250,7 @@ SUITE = Suite(
     }
     | {n: World(f"worldloom.suites.arc.games.{n}:make", text) for n, text in GAMES.items()},
     settings=ArcSettings,
-    presets={"generalise": generalise},
+    presets={"generalise": generalise, "generalise-ppo": generalise_by_ppo},
     rules={TASKS: ArcRules} | dict.fromkeys(GAMES, GameRules),
     defaults=defaults,
     **parts_of("worldloom.suites.arc", film="problem:film", studio="studio:session"),
