@@ -2,7 +2,7 @@
 
 import pytest
 
-from worldloom.core.files import check_memory, read_json
+from worldloom.core.files import atomic_path, check_memory, read_json
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,18 @@ def test_what_is_no_json_is_told_in_one_line(tmp_path, content, message):
         read_json(path)
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
+
+
+def test_two_that_write_a_file_at_once_have_drafts_of_their_own(tmp_path):
+    """Of two machines, processes may have one number."""
+    path = tmp_path / "file"
+    with atomic_path(path) as one:
+        one.write_text("one")
+        with atomic_path(path) as other:
+            other.write_text("other")
+        assert path.read_text() == "other"
+    assert path.read_text() == "one"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_json_is_read_as_it_is(tmp_path):

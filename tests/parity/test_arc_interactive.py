@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.arc_community import GAMES
 from worldloom.suites.arc.games import camera, engine
-from worldloom.suites.arc.games.community import GAMES
 from worldloom.suites.arc.games.levels import read_levels, tabulate
 
 pytestmark = pytest.mark.slow

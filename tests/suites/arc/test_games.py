@@ -183,6 +183,23 @@ def test_scores_count_levels_and_weigh_actions_against_the_baseline():
     assert "1 +- 1 (s.e.) of 3, 2 episodes" in scores.lines()["levels solved"]
 
 
+def test_where_a_baseline_is_not_known_there_is_no_efficiency():
+    scores = GameScores(np.array([1]), np.array([[4, 2]]), np.array([2, 0]), 0.0)
+    assert scores.efficiency is None
+    assert scores.to_dict()["efficiency"] is None
+    assert scores.lines()["efficiency"].startswith("- (1:")
+
+
+@pytest.mark.slow
+def test_exploration_knows_a_board_again_whatever_an_agent_sees():
+    """A frame also shows how many actions are left."""
+    cells, frame = (
+        explore(suites.make("glide", view=view, max_actions=60)) for view in ("cells", "frame")
+    )
+    np.testing.assert_array_equal(frame.spent, cells.spent)
+    assert frame.mean == cells.mean
+
+
 def test_exploration_tries_what_is_untried_and_goes_the_shortest_way_to_it():
     graph = Graph(2, np.random.default_rng(0))
     for board in (b"a", b"b", b"c"):

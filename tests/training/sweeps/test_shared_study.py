@@ -1,7 +1,6 @@
 """Workers that share a study: every point is finished once, whoever dies on the way."""
 
 import json
-import random
 import shutil
 import sys
 import time
@@ -315,11 +314,32 @@ def test_jobs_are_submitted_with_the_command_of_a_worker(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_one_of_four_workers_is_killed_and_nothing_is_lost(tmp_path):
     """And every score is that of a single worker."""
-    found = killed_worker(tmp_path, points=6, workers=4, seed=random.randrange(1000))
+    found = killed_worker(tmp_path, points=6, workers=4, seed=0)
     assert found["killed"]
     assert (found["failed"], found["complete"]) == (0, True), (tmp_path / "log").read_text()
     assert (found["lost"], found["states"]) == (0, {"COMPLETE": 6})
     assert found["difference"] < 1e-3
+
+
+@pytest.mark.slow
+def test_scores_do_not_hang_on_how_many_points_are_one_call(tmp_path, monkeypatch):
+    """But for rounding: a call of another number of runs is another program."""
+    shutil.copy(Path(guess.__file__), tmp_path / "guess.py")
+    monkeypatch.chdir(tmp_path)
+    suite = suites.suite_of("guess.py:make", choices=2)
+    given = {"env": "guess.py:make", "algo": "ppo", "steps": 320, "num_worlds": 4}
+    given |= {"eval_episodes": 4, "world": {"choices": 2}}
+    given |= {"ppo": {"hidden": (8,), "unroll_length": 8, "num_minibatches": 2}}
+    space = [("ppo.learning_rate", [1e-3, 2e-3, 5e-3, 1e-2])]
+    found = []
+    for batch in (1, 4):
+        place = sweeping.Place(tmp_path, str(tmp_path / f"study-{batch}"))
+        rows, _ = sweeping.sweep(suite, given, space, Search(batch=batch, seeds=1), place)
+        found.append(rows)
+    for one, other in zip(*found, strict=True):
+        assert one["values"] == other["values"]
+        np.testing.assert_allclose(one["curve"], other["curve"], atol=2e-3)
+        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-3)
 
 
 @pytest.mark.slow

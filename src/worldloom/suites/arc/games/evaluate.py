@@ -40,11 +40,14 @@ class GameScores:
         return float(self.shares.mean())
 
     @property
-    def efficiency(self) -> np.ndarray:
+    def efficiency(self) -> np.ndarray | None:
         """(E,): actions against the baseline, as ARC-AGI-3 scores them, from 0 to 1.
 
-        A level that is solved counts min(1, baseline / actions) squared; level n weighs n.
+        A level that is solved counts min(1, baseline / actions) squared; level n weighs n. None
+        where the baseline of a level is not known.
         """
+        if not self.baseline.all():
+            return None
         weights = np.arange(1, len(self.baseline) + 1)
         done = np.arange(len(self.baseline)) < self.solved[:, None]
         ratio = np.minimum(1.0, self.baseline / np.maximum(self.spent, 1)) ** 2
@@ -56,12 +59,13 @@ class GameScores:
         return self.spent.sum(axis=1)
 
     def to_dict(self) -> dict[str, Any]:
+        efficiency = self.efficiency
         row = {
             "mean": round(self.mean, 4),
             "stderr": standard_error(self.shares),
             "levels": len(self.baseline),
             "levels_solved": float(self.solved.mean()),
-            "efficiency": round(float(self.efficiency.mean()), 4),
+            "efficiency": None if efficiency is None else round(float(efficiency.mean()), 4),
             "actions": float(self.actions.mean()),
             "level_actions": self._on_solved(),
             "episodes": len(self.solved),
@@ -82,10 +86,11 @@ class GameScores:
         """For people."""
         episodes = "1 episode" if len(self.solved) == 1 else f"{len(self.solved)} episodes"
         levels = with_error(float(self.solved.mean()), standard_error(self.solved.astype(float)))
+        share = "-" if self.efficiency is None else f"{self.efficiency.mean():.3g}"
         lines = {
             "levels solved": f"{levels} of {len(self.baseline)}, {episodes}",
             "actions": f"{self.actions.mean():.4g}",
-            "efficiency": f"{self.efficiency.mean():.3g} (1: as few actions as the baseline)",
+            "efficiency": f"{share} (1: as few actions as the baseline)",
         }
         if self.sampled is not None:
             lines["with exploration"] = self.sampled.lines()["levels solved"]

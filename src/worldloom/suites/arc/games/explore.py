@@ -8,12 +8,13 @@ for ARC-AGI-3, where learning agents solved fewer levels.
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import jax
 import numpy as np
 
 from worldloom.core.protocols import PureEnv
+from worldloom.suites.arc.games import camera
 from worldloom.suites.arc.games.evaluate import GameScores
 
 NAME = "graph exploration"
@@ -67,6 +68,9 @@ def explore(env: PureEnv, episodes: int = 1, seed: int = 0) -> GameScores:
     """
     began, params = time.perf_counter(), env.default_params()
     step, reset = jax.jit(env.step), jax.jit(env.reset)
+    # Whatever an agent sees: a frame shows how many actions are left, which makes no board a new
+    # one.
+    cells = jax.jit(partial(camera.cells, env.base.game, params.levels))
     key = jax.random.key(seed)
     solved, spent = [], []
     for episode in range(episodes):
@@ -74,14 +78,15 @@ def explore(env: PureEnv, episodes: int = 1, seed: int = 0) -> GameScores:
         state, now = reset(key, params)
         graphs: dict[int, Graph] = {}
         while not (now.terminated or now.truncated):
-            level, lives, board = int(state.level), int(state.lives), _board(now)
+            level, lives = int(state.level), int(state.lives)
+            board = np.asarray(cells(state)).tobytes()
             graph = graphs.setdefault(level, Graph(env.spec.action.n, order))  # pyright: ignore[reportAttributeAccessIssue]
             graph.see(board)
             action = graph.choose(board)
             state, now = step(key, state, np.int32(action), params)
             # What comes after a level, or a lost life, is not where the action led.
             if (int(state.level), int(state.lives)) == (level, lives):
-                graph.record(board, action, _board(now))
+                graph.record(board, action, np.asarray(cells(state)).tobytes())
         solved.append(int(now.info.solved))
         spent.append(np.asarray(now.info.spent))
     return GameScores(
@@ -90,7 +95,3 @@ def explore(env: PureEnv, episodes: int = 1, seed: int = 0) -> GameScores:
         baseline=np.asarray(params.levels.baseline),
         seconds=time.perf_counter() - began,
     )
-
-
-def _board(now: Any) -> bytes:
-    return np.asarray(now.obs["cells"]).tobytes()
