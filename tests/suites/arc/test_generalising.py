@@ -113,15 +113,15 @@ def test_cloning_learns_two_families_from_their_demonstrations(rules):
         rules=rules,
         families=FAMILIES[:2],
         level=Level(side=8),
-        updates=80,
+        updates=160,
         learning_rate=4e-3,
         batch=16,
         states=2,
         per_family=20,
         updates_per_iteration=10,
     )
-    trainer = Trainer(loop, seed=0, chunk=8)
-    metrics = trainer.advance(8)
+    trainer = Trainer(loop, seed=0, chunk=16)
+    metrics = trainer.advance(16)
     assert metrics["finite"].all()
     assert metrics["accuracy"][0] < 0.7
     assert metrics["accuracy"][-1] > 0.9
@@ -162,8 +162,11 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(changes, words, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["bc", "ppo"])
-def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, tmp_path):
+@pytest.mark.parametrize(
+    ("algo", "adapt"),
+    [("bc", 0), pytest.param("bc", 1, marks=pytest.mark.nightly), ("ppo", 0)],
+)
+def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, adapt, tmp_path):
     sizes = {
         "bc": {"batch_size": 12, "updates_per_iteration": 2, "learning_rate": 1e-3},
         "ppo": {"unroll_length": 2, "num_epochs": 1, "num_minibatches": 1, "anneal_updates": 2},
@@ -179,7 +182,7 @@ def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, tmp_path):
         "num_worlds": 4,
         "chunk": 1,
         "attempts": 1,
-        "adapt": 1 if algo == "bc" else 0,
+        "adapt": adapt,
         algo: sizes[algo],
     }
     config = make_settings(SUITE, preset | given)
