@@ -18,12 +18,12 @@ OPTIONS = {
 WORLDS, UPDATES = 32, 60
 
 
-def last_return(loop, *shared) -> float:
+def last_return(loop, *shared, updates: int = UPDATES) -> float:
     """What episodes return at the end of learning, of which 1 is the most for each agent."""
 
     @jax.jit
     def learn(run):
-        return jax.lax.scan(lambda run, _: loop.iterate(run, *shared), run, length=UPDATES)[1]
+        return jax.lax.scan(lambda run, _: loop.iterate(run, *shared), run, length=updates)[1]
 
     returns = learn(loop.init(jax.random.key(0), *shared))["return"]
     return float(returns[-5:].mean())
@@ -46,5 +46,6 @@ def test_agents_beside_each_other_remember_what_each_was_shown(algo, shared):
     algorithm, env = algos.get(algo), as_pure(RecallTogether())
     config = algorithm.config(**OPTIONS, memory="gru")
     agent = algorithm.make(config, env.spec, Networks())
-    loop = OnPolicyTurnLoop(env, agent, (), WORLDS, shared, algorithm.centralised)
-    assert last_return(loop) > 1.9
+    # Of a rollout of one episode each agent learns from half as much as above.
+    loop = OnPolicyTurnLoop(env, agent, (), 2 * WORLDS, shared, algorithm.centralised)
+    assert last_return(loop, updates=3 * UPDATES) > 1.9
