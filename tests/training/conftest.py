@@ -5,48 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
+from counter import Counter
 
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Discrete
 from worldloom.nn.networks import Networks
 from worldloom.training.config import make_config
 from worldloom.training.suite import Problem, Suite
-
-
-class Counter:
-    """A trainer that only counts its iterations; from `fails_at` on they are not finite."""
-
-    compile_seconds = 0.0
-    steps_per_iteration = 10
-    fails_at = 1000
-
-    def __init__(self):
-        self.iteration = 0
-
-    def advance(self, iterations):
-        first, self.iteration = self.iteration, self.iteration + iterations
-        number = np.arange(first, self.iteration, dtype=np.float32)
-        return {
-            "return": number,
-            "agent_returns": np.stack([number, number + 0.5], axis=1),
-            "turn_rewards": np.ones((iterations, 3, 2), np.float32),
-            "finite": np.arange(first, self.iteration) < self.fails_at,
-        }
-
-    def agents(self):
-        return ()
-
-    def template(self):
-        return self.state()
-
-    def state(self):
-        return {"iteration": jnp.int32(self.iteration)}
-
-    def load(self, state):
-        self.iteration = int(state["iteration"])
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from counter import Counter
 
-from conftest import Counter
 from worldloom import suites
 from worldloom.report.sweeps import write_sweep
 from worldloom.training import driver
