@@ -379,7 +379,7 @@ def test_observations_of_the_policy_alone_have_a_normaliser_too(walking, learner
 def run_of(walking, agents, algo, hyper, by_brax=False):
     """What `export` needs of a run."""
     settings = SimpleNamespace(by_brax=by_brax)
-    config = SimpleNamespace(algo=algo, hyper=hyper, settings=settings)
+    config = SimpleNamespace(algo=algo, hyper=hyper, settings=settings, memory_size=0)
     problem = SimpleNamespace(env=SimpleNamespace(base=walking))
     return SimpleNamespace(config=config, problem=problem, agents=agents, folder="runs/x")
 
