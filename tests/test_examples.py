@@ -17,7 +17,7 @@ NEEDS = {
     "12_walk.py": ("mujoco", "robot"),
 }
 # Whose way the tests of the same commands go as well.
-LONG = ("02_compare_modes.py", "13_plant_from_data_to_server.py")
+LONG = ("02_compare_modes.py", "11_brax_ppo.py", "13_plant_from_data_to_server.py")
 
 
 def test_there_are_examples():

@@ -59,7 +59,10 @@ def test_a_server_that_is_killed_under_load_loses_no_answer(
 def test_clients_that_crowd_a_plant_kill_no_loop(bundle_folder):
     """Deadlines that pass while a plant's other clients have their turn once ended the server."""
     pytest.importorskip("uvloop")
-    found = plant_serving.wedged(bundle_folder, rounds=2, seconds=1.0)
+    for deadline in (0.02, 0.01, 0.005, 0.002):  # until the machine is too slow for some
+        found = plant_serving.wedged(bundle_folder, rounds=2, seconds=1.0, deadline=deadline)
+        if found["late"] > 0:
+            break
     assert found["answers"] > 100
     assert found["late"] > 0, "no deadline passed: this load proves nothing"
     assert (found["dead_loops"], found["unready"], found["unanswered"]) == (0, 0, 0)

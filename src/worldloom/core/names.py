@@ -15,7 +15,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """'did you mean ...?', or the list of what there is, as far as it fits in a line."""
     known = list(known)
     close = difflib.get_close_matches(str(name)[:100], known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {listed(known, 150)}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {listed(known, 120)}"
 
 
 def listed(parts: Iterable[str], most: int, between: str = ", ") -> str:

@@ -67,7 +67,7 @@ def ends(examples, grid_shape):
     [
         pytest.param(SOME, id="some"),
         pytest.param(
-            tuple(n for n in FAMILIES if n not in SOME), id="rest", marks=pytest.mark.slow
+            tuple(n for n in FAMILIES if n not in SOME), id="rest", marks=pytest.mark.nightly
         ),
     ],
 )

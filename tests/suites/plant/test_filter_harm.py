@@ -18,7 +18,7 @@ PLANTS = (
     "reactor", "powergrid", "hvac", "water", "pipeline", "industrial-benchmark", "dmsd",
     "simglucose",
 )  # fmt: skip
-LONG = ("powergrid", "simglucose", "hvac")
+LONG = ("powergrid", "simglucose", "hvac", "water")
 # As the data are logged; and too eager, too weak, shaky, and the wrong way round.
 CONTROLLERS = TUNINGS | {
     "eager": Tuning(2.0, 0.03, False), "wild": Tuning(4.0, 0.1, False),
