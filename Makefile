@@ -19,8 +19,9 @@ DEV := $(VENV)/.dev
 # Peers of the benchmarks, in environments of their own: benchmarks/peers*.txt.
 PEERS := .venv-peers-jax .venv-peers-torch .venv-peers-rejax .venv-peers-serving .venv-peers-arcengine\
   .venv-peers-jaxmarl
-# arcengine needs Python 3.12 or newer, which may not be the PYTHON of the others.
-PYTHON_ARCENGINE ?= python3.12
+# arcengine needs Python 3.12 or newer, which may not be the PYTHON of the others. Where pyenv has it,
+# it is told which.
+PYTHON_ARCENGINE ?= PYENV_VERSION=3.12 python3.12
 # The PyTorch that pyproject.toml pins. On Linux by the label of builds without CUDA, which are a
 # tenth of the download: where there is none, pip says so at once and fetches nothing.
 TORCH := $(shell sed -n 's/^torch = \["\(torch==[^"]*\)"\].*/\1/p' pyproject.toml)
