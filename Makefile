@@ -71,7 +71,7 @@ newcomer: ## from a clean clone, do all that the README and the documentation sa
 lint: $(DEV) ## style, types and import contracts only
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 docs: $(DEV) ## build the documentation in site/

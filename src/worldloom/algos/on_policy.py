@@ -91,6 +91,7 @@ def collect(
     def choose(obs, key) -> Any:
         return agent.act(state, obs, key)
 
+    extras: Any
     worlds, timestep, (obs, (action, extras), steps) = unroll(
         replace(pure, step=step),
         choose,

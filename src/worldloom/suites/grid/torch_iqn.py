@@ -122,6 +122,7 @@ class IQN(nn.Module):
         layer_noise = noise or dict.fromkeys(NOISY_LAYERS)
         if taus is None:
             taus = torch.rand(len(x), n_tau or self.n_quantiles, 1, generator=self.generator)
+        assert taus is not None  # for a type checker that sees no torch
         batch, n_tau, _ = taus.shape
         cos = torch.cos(taus * self.pi_multiples)  # cos(pi i tau), i = 1..64: (B, N, 64)
         state = torch.relu(self.head1(x)).unsqueeze(1)  # (B, 1, H)

@@ -237,7 +237,7 @@ def _least_margin(
     if not limits:
         return None
     names = [signal.name for signal in plant.observation]
-    which = np.asarray([names.index(limit.signal) for limit, _ in limits])
+    which = np.asarray([names.index(limit.signal) for limit, _ in limits], np.int32)
     sign = np.asarray([1.0 if limit.kind == "at_most" else -1.0 for limit, _ in limits], np.float32)
     bound = np.asarray([b for _, b in limits], np.float32)
     ranges = np.asarray([signal.high - signal.low for signal in plant.observation], np.float32)
@@ -246,7 +246,7 @@ def _least_margin(
     def least(obs: Array, policy: Callable[[Array], Array], steps: int) -> Array:
         def step(obs: Array, _: None) -> tuple[Array, Array]:
             obs = model(obs, policy(obs))
-            return obs, (sign * (bound - obs[which]) / ranges[which]).min()
+            return obs, jnp.min(sign * (bound - obs[which]) / ranges[which])
 
         obs = jnp.concatenate([obs, hidden(obs)]) if hidden else obs
         return jax.lax.scan(step, obs, None, length=steps)[1].min()
