@@ -31,6 +31,7 @@ def test_each_agent_finds_what_it_remembered(tag):
 
 
 def test_a_world_that_starts_anew_has_forgotten(tag):
+    pytest.importorskip("gymnax", reason="Gymnax is not for this JAX")
     inner = time_limit(worldloom.make("gymnax:CartPole-v1"), 3)
     worlds = autoreset_batch(remember(inner, SIZE), 2)
     params = worlds.default_params()
