@@ -16,7 +16,7 @@
       runaway: {signal: temperature, at_most: 375 K, gamma: 0.2, disturbance: 0.5 K}
     lookahead:
       steps: 20
-      backup: loops      # what takes over: the plant's control loops, or the emergency action
+      backup: loops      # what takes over: the plant's control loops, or `emergency`
       rows:
         runaway: {signal: temperature, at_most: 375 K}
     deviations: 2        # of an ensemble, taken off its mean

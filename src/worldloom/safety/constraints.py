@@ -20,7 +20,8 @@ What a filter that holds these rows promises, and under which assumptions:
   than the row's `disturbance` (for an ensemble: `deviations` standard deviations and that). Then
   h(x_t) >= (1 - gamma)^t h(x_0) as long as no emergency action was needed: a plant that starts
   within the limit stays there.
-* lookahead: N steps, under the model, if the backup policy does take over.
+* lookahead: N steps, under the model. The backup policy does take over where nothing better is
+  found, as long as what is observed is finite and the stop has not latched.
 * soft rows: that they never change an action. They are alarms: what crosses one is reported. A
   soft row that bends actions can throttle the very controller that keeps an unstable plant.
 * emergency actions: nothing. One is what is left when nothing better can be found.
@@ -199,9 +200,10 @@ def make_constraints(
     emergency (m,): the action to fall back to; it must lie in the box. recovery: stages on the way
     there. rate: the largest change in a step, by the actuator's index. model: a known one gives the
     next observation (n,), a learned ensemble of E gives (E, n); with weights that are to be traced,
-    a `jax.tree_util.Partial`. hidden: what a model's state has beside the observation, (k,), before
-    anything was executed. Such a model takes and gives (n + k,); the filter remembers the rest from
-    step to step.
+    a `jax.tree_util.Partial`. backup: what takes over in place of the emergency action wherever the
+    plant can be observed, and in the lookahead. hidden: what a model's state has beside the
+    observation, (k,), before anything was executed. Such a model takes and gives (n + k,); the
+    filter remembers the rest from step to step.
     pivots: of a projection, see `project`; enough for the number of actuators by default.
     searches: how many points between a projection that failed and the emergency action are tried as
     well; 3 where there is a lookahead, whose rows bend, and none elsewhere.
@@ -220,6 +222,8 @@ def make_constraints(
         _check(box[0][i] < box[1][i], f"box of {name}", bounds, "low must be below high")
         inside = box[0][i] <= emergency[i] <= box[1][i]
         _check(inside, f"emergency of {name}", f"{emergency[i]:g}", f"it must lie in {bounds}")
+    both = backup is not None and bool(recovery)
+    _check(not both, "backup", "given beside a recovery procedure", "one can take over: drop one")
     for index, value in rate.items():
         _check(0 <= index < size, "rate", f"actuator {index}", f"there are {size}")
         fits = _held(value) and value > 0

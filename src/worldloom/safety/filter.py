@@ -19,9 +19,11 @@ In this order, in constant shape; for one plant (`filter_action`), or for a batc
    linearised where it was asked for and again where that led.
 6. **Re-validate** with the model itself. Only what passes is executed. Where nothing does, actions
    on the way to the emergency action are tried, and that one itself.
-7. **Emergency action**: as near to `constraints.emergency`, or to where its recovery procedure is
-   by now, as box and hard rates allow. Only where it does not satisfy the hard rows either, or
-   could not be asked, does the report call it one.
+7. **Emergency action**: as near as box and hard rates allow to what the backup policy does, which
+   the lookahead relies on; to `constraints.emergency`, or to where its recovery procedure is by
+   now, where there is none, where it cannot know the plant, and once the stop is latched. Only
+   where it does not satisfy the hard rows either, or could not be asked, does the report call it
+   one.
 
 A margin that is not finite, as of a model that predicts an infinity, is that of a crossed row.
 """
@@ -40,7 +42,13 @@ from worldloom.core.sparse import update_chosen
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.nn.policy import PolicyState, policy_step
 from worldloom.safety.constraints import SafetyConstraints
-from worldloom.safety.margins import all_margins, emergency_move, model_margins, reach
+from worldloom.safety.margins import (
+    all_margins,
+    emergency_move,
+    model_margins,
+    reach,
+    takeover_move,
+)
 from worldloom.safety.reductions import all_last, argmin_last, sum_last
 from worldloom.safety.search import (
     Asked,
@@ -62,7 +70,7 @@ class ControlMemory(struct.PyTreeNode):
     """What the filter remembers of one plant from step to step."""
 
     previous: Array  # (m,): the action that was executed last
-    fallback: Array  # (m,): the emergency action of the coming step
+    fallback: Array  # (m,): the emergency action of the coming step, whatever is observed then
     override: Array  # (m,): what a human wants instead
     overriding: Array  # bool ()
     emergencies: Array  # int32 (): in a row, up to now
@@ -184,6 +192,7 @@ def emergency_action(
 ) -> Float[Array, "*rows m"]:
     """The emergency action of this step, which needs neither policy nor model nor observation.
 
+    So it is ready for whoever cannot ask the filter, which may do better with a backup policy.
     Without constraints it is the one that the memory holds ready; with them it is computed, also
     from a memory that is not finite.
     """
@@ -198,7 +207,8 @@ def emergency_action(
 def after_emergency(memory: ControlMemory, constraints: SafetyConstraints) -> ControlMemory:
     """The memory after `memory.fallback` was executed without the filter's being asked.
 
-    For a caller that ran out of time; it counts towards the latch.
+    For a caller that ran out of time, who has none left to ask a backup policy, either; it counts
+    towards the latch.
     """
     if memory.estimate is not None:
         estimate = _advance(memory.estimate, memory.previous, constraints)
@@ -363,7 +373,7 @@ def _ask(proposed: Array, state: ControlState, c: SafetyConstraints) -> Asked:
     margins = all_margins(obs, target, previous, value, c)
     trips = (np.asarray(c.kinds) == "state") & np.asarray(c.hard)
     calm = finite & ~memory.latched & all_last(enough(take_rows(margins, trips), c, trips))
-    fallback = emergency_move(previous, memory.emergencies, c)
+    fallback = takeover_move(previous, obs, memory.emergencies, memory.latched, c)
     return Asked(checked(choice, previous, c), margins, previous, fallback, finite, calm)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from worldloom.core.types import Array
 from worldloom.safety.constraints import SafetyConstraints
 from worldloom.safety.recovery import recovery_target
-from worldloom.safety.reductions import sum_last
+from worldloom.safety.reductions import all_last, sum_last
 
 # Added to an ensemble's variance: members that agree have a standard deviation whose slope is
 # not a number.
@@ -46,6 +46,27 @@ def emergency_move(
     """The emergency action after `previous` and `count` (*rows) emergency actions in a row."""
     c = constraints
     return move(previous, recovery_target(c.recovery, c.emergency, previous, count), c)
+
+
+def takeover_move(
+    previous: Float[Array, " m"],
+    obs: Float[Array, " n"],
+    count: Array | int,
+    latched: Array,
+    constraints: SafetyConstraints,
+) -> Float[Array, " m"]:
+    """What is executed where nothing better is found: what the lookahead says takes over.
+
+    The backup's action at obs. The emergency action, which needs no observation, where there is no
+    backup, where obs or what the backup makes of it is not finite, and after a latched stop.
+    """
+    c = constraints
+    blind = emergency_move(previous, count, c)
+    if c.backup is None:
+        return blind
+    wanted = c.backup(obs)
+    known = all_last(jnp.isfinite(obs)) & all_last(jnp.isfinite(wanted)) & ~latched
+    return jnp.where(known, move(previous, wanted, c), blind)
 
 
 def _steps(constraints: SafetyConstraints) -> Array:

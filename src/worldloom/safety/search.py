@@ -45,7 +45,7 @@ class Asked(NamedTuple):
     choice: Choice  # fits: it satisfies every hard row
     margins: Array  # (C,)
     previous: Array  # (m,): where the actuators are, in finite numbers
-    fallback: Array  # (m,): the emergency action
+    fallback: Array  # (m,): what is executed where nothing fits
     finite: Array  # bool ()
     calm: Array  # bool (): nothing but the action itself can call for the emergency action
 

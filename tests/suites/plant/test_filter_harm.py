@@ -8,8 +8,8 @@ import pytest
 
 from worldloom import suites
 from worldloom.core import draws
-from worldloom.safety import ControlState, filter_batch, initial_memory
-from worldloom.suites.plant.controllers import TUNINGS, Tuning, loops_of
+from worldloom.safety import ControlState, filter_action, filter_batch, initial_memory
+from worldloom.suites.plant.controllers import TUNINGS, Tuning, loops_of, without_memory
 from worldloom.suites.plant.evaluate import Trajectories, spurious_trips, unsafe_steps
 from worldloom.suites.plant.plant import play_episodes
 from worldloom.suites.plant.safety import constraints_for
@@ -89,6 +89,30 @@ def harm(plant, controllers, episodes, seed=1000, **options):
 def test_the_controller_of_an_unstable_plant_is_not_throttled():
     """Its soft rate used to hold the jacket back until nothing but the emergency was left."""
     assert harm("reactor", ["expert", "eager"], episodes=8, horizon=100) == []
+
+
+@pytest.mark.slow
+def test_a_burst_main_is_met_by_the_loops_and_by_no_constant():
+    """Two hours from nearly empty tanks: what is taken is more than any constant action is for."""
+    world = suites.make("water").base
+    constraints, model, loops = constraints_for(world), world.model(), without_memory(world)
+    start, half = jnp.asarray([0.7, 1.3, 1.0, 1.0, 180.0, 2.0, 18.0]), jnp.zeros(3)
+
+    def unsafe(filtered):
+        def step(carry, _):
+            obs, memory = carry
+            if filtered:
+                action, report = filter_action(half, ControlState(obs, memory), constraints)
+                memory = report.memory
+            else:
+                action = loops(obs)
+            obs = model(obs, action)
+            return (obs, memory), (obs[0] < 0.5) | (obs[1] < 1.0)
+
+        first = (start, initial_memory(constraints, half))
+        return int(jax.jit(lambda: jax.lax.scan(step, first, None, length=24))()[1].sum())
+
+    assert unsafe(filtered=True) == unsafe(filtered=False) == 0  # 21 with the pump held at half
 
 
 @pytest.mark.slow

@@ -134,7 +134,9 @@ def constraint_text(
         lines.append(f"{key}:")
         indent = "  "
         if key == "lookahead":
-            backup = safest_backup(world, where, lookahead, reserve)
+            backup = "emergency"
+            if not stages:  # which take over wherever there are any
+                backup = safest_backup(world, where, lookahead, reserve)
             lines += [f"  steps: {lookahead}", f"  backup: {backup}", "  rows:"]
             indent = "    "
         lines += [indent + row for row in rows]
