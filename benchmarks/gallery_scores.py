@@ -56,7 +56,7 @@ def measure(
     """Trains in every world, or in those that are named; writes all scores, exit code.
 
     A name is that of a world, or WORLD:ALGORITHM. What is not named keeps the scores that the file
-    has. films: a folder for a film of the better algorithm, of suites that have them; changes:
+    has. films: a folder for a film of the better algorithm, in gridworlds and games; changes:
     settings in the place of the budgets.
     """
     known = read_json(path) if names and path.is_file() else {"raw": {}, "measured": {}}
@@ -67,7 +67,8 @@ def measure(
             for algo, budget in budgets(suite, name).items():
                 label = f"{name}:{algo}"
                 if not names or name in names or label in names:
-                    film = films / f"{name}.gif" if films and suite == "grid" else None
+                    filmed = films and (suite == "grid" or name in GAMES)
+                    film = films / f"{name}.gif" if filmed else None
                     given = (record.result["raw"], suite, name, algo, {**budget, **changes}, film)
                     record.section(label, lambda g=given: _train(*g))
     return record.finish()
@@ -99,7 +100,6 @@ def _train(
     world["algos"][algo] = {
         "steps": run.steps,
         "offline": run.config.algorithm.loop == "offline",
-        "train_seconds": round(run.train_seconds, 1),
         "score": row,
     }
 
