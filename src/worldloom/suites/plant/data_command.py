@@ -63,7 +63,7 @@ class Check(Source):
 
 @dataclass
 class Describe(Source):
-    """write a page about a dataset: returns, limits, coverage; or propose a plant's description"""
+    """write a page about a dataset, or propose a plant's description"""
 
     plant: Path | None = None
     """Propose the description of a plant of your own from the file's columns, and write it here."""
@@ -77,7 +77,7 @@ class Describe(Source):
 
 @dataclass
 class Convert(Source):
-    """write a CSV export or a Minari dataset as npz, or the reverse of the latter"""
+    """write a CSV export or a Minari dataset as npz, or npz as Minari"""
 
     out: Path | None = None
     """The npz file to write."""
