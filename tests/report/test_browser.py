@@ -41,7 +41,7 @@ KINDS = {
     "arc": (8, 4),
     "robot": (19, 2),
     "comparison": (2, 1),
-    "game": (3, 0),
+    "game": (4, 0),
     "index": (4, 0),
     "sweep": (1, 1),
     "space": (1, 3),
