@@ -127,7 +127,17 @@ def table(name: str, measured: Mapping[str, Any]) -> str:
         budget = f"{entry['steps']:,} {'updates' if entry['offline'] else 'steps'}"
         score = _score(suite, entry["score"], "against_random" if rivals else "mean")
         rows.append(f"| `{algo}` | {score} | {budget} | {again} |")
+    if not rivals and len(algos) > 1 and beaten_by_chance(measured):
+        rows += ["", "None of them does better than random play within its budget."]
     return "\n".join(rows)
+
+
+def beaten_by_chance(measured: Mapping[str, Any]) -> bool:
+    """Whether random play scores at least as well as every algorithm."""
+    random = measured["random"].get("mean")
+    return random is not None and all(
+        entry["score"]["mean"] <= random for entry in measured["algos"].values()
+    )
 
 
 def headline(measured: Mapping[str, Any]) -> str:
