@@ -310,6 +310,7 @@ def fill_words(text: str, words: Mapping[str, str]) -> str:
 def words(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Counts and times within sentences, from the registries and the results."""
     from worldloom import algos, suites
+    from worldloom.suites.arc.suite import GAMES
 
     known = {name: [*suites.suite(name).worlds] for name in ("grid", "arc", "robot", "plant")}
     loops: dict[str, list[str]] = {}
@@ -323,6 +324,7 @@ def words(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "offline": ", ".join(loops["offline"]),
         "worlds": str(sum(map(len, known.values()))),
         "gridworlds": str(len(known["grid"])),
+        "games": str(len(GAMES)),
         "plants": str(len(known["plant"])),
         "hunt_seconds": _hunt_seconds(results.get("grid")),
         "walk_minutes": _walk_minutes(results.get("robot")),

@@ -2,8 +2,8 @@
 
 python -m benchmarks.gallery             the pages
 python -m benchmarks.gallery --draw      their pictures and that of the safety filter, too (minutes)
-python -m benchmarks.gallery --measure   their scores, and films of gridworlds (half an hour); of
-                                         some, if it names them: WORLD or WORLD:ALGORITHM
+python -m benchmarks.gallery --measure   their scores, and films of gridworlds and games (an
+                                         hour); of some, if it names them: WORLD or WORLD:ALGORITHM
 """
 
 import json
@@ -94,7 +94,7 @@ def entry(suite: str, name: str, score: str, baseline: Mapping[str, Any] | None,
 
 
 def picture_name(suite: str, name: str, root: Path = Path(".")) -> str:
-    """A film of a gridworld where one was made; else its picture."""
+    """A film of a gridworld or a game where one was made; else its picture."""
     if name not in PICTURES and (root / IMAGES / f"worlds/{name}.gif").is_file():
         return f"worlds/{name}.gif"
     return small_picture(suite, name, root)

@@ -56,7 +56,7 @@ def measure(
     """Trains in every world, or in those that are named; writes all scores, exit code.
 
     A name is that of a world, or WORLD:ALGORITHM. What is not named keeps the scores that the file
-    has. films: a folder for a film of the better algorithm, of suites that have them; changes:
+    has. films: a folder for a film of the better algorithm, in gridworlds and games; changes:
     settings in the place of the budgets.
     """
     known = read_json(path) if names and path.is_file() else {"raw": {}, "measured": {}}
@@ -67,7 +67,8 @@ def measure(
             for algo, budget in budgets(suite, name).items():
                 label = f"{name}:{algo}"
                 if not names or name in names or label in names:
-                    film = films / f"{name}.gif" if films and suite == "grid" else None
+                    filmed = films and (suite == "grid" or name in GAMES)
+                    film = films / f"{name}.gif" if filmed else None
                     given = (record.result["raw"], suite, name, algo, {**budget, **changes}, film)
                     record.section(label, lambda g=given: _train(*g))
     return record.finish()
@@ -99,7 +100,6 @@ def _train(
     world["algos"][algo] = {
         "steps": run.steps,
         "offline": run.config.algorithm.loop == "offline",
-        "train_seconds": round(run.train_seconds, 1),
         "score": row,
     }
 
@@ -127,7 +127,17 @@ def table(name: str, measured: Mapping[str, Any]) -> str:
         budget = f"{entry['steps']:,} {'updates' if entry['offline'] else 'steps'}"
         score = _score(suite, entry["score"], "against_random" if rivals else "mean")
         rows.append(f"| `{algo}` | {score} | {budget} | {again} |")
+    if not rivals and len(algos) > 1 and beaten_by_chance(measured):
+        rows += ["", "None of them does better than random play within its budget."]
     return "\n".join(rows)
+
+
+def beaten_by_chance(measured: Mapping[str, Any]) -> bool:
+    """Whether random play scores at least as well as every algorithm."""
+    random = measured["random"].get("mean")
+    return random is not None and all(
+        entry["score"]["mean"] <= random for entry in measured["algos"].values()
+    )
 
 
 def headline(measured: Mapping[str, Any]) -> str:

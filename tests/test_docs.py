@@ -79,7 +79,7 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(worldloom, "train", train_a_little)
     ((_, code),) = blocks(README)
     exec(compile(code, "README.md", "exec"), {})
-    assert asked == ["treasurehunt", "cleanup"]
+    assert asked == ["treasurehunt", "staghunt"]
 
 
 def printed_commands():

@@ -35,6 +35,16 @@ CALLER = module(f"import jax\ndef put(x): return jax.{NAME}(x, jax.local_devices
 BYSTANDER = module("import jax\ndef put(x): return jax.device_put(x)")
 
 
+def test_nothing_is_told_of_what_brax_does_without(capfd):
+    with quiet_import():
+        print("Failed to import warp")
+        warnings.warn("JAXopt is no longer maintained.", DeprecationWarning, stacklevel=1)
+    assert capfd.readouterr() == ("", "")
+    line = "from worldloom.adapters import brax_worlds"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.fixture
 def without(monkeypatch):
     """A JAX that has no such function, whichever version runs here."""

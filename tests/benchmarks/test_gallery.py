@@ -82,6 +82,16 @@ def test_scores_of_puzzles_are_in_per_cent_and_budgets_of_logs_in_updates():
     assert "| random play | not measured | | |" in table
 
 
+def test_a_world_in_which_nothing_was_learned_says_so():
+    about = {"suite": "grid", "random": {"mean": 4.0}, "algos": {"iqn": entry(3.0)}}
+    says = "None of them does better than random play"
+    assert says not in gallery_scores.table("cleanup", about), "of one nothing follows for others"
+    about["algos"]["ppo"] = entry(4.0)
+    assert says in gallery_scores.table("cleanup", about)
+    about["algos"]["ppo"] = entry(4.1)
+    assert says not in gallery_scores.table("cleanup", about)
+
+
 def test_the_better_of_rivals_is_who_beats_random_play():
     rivals = {
         "iqn": entry(-5.0, against_random=0.1, against_random_stderr=0.02),

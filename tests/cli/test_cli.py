@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +95,27 @@ def test_every_command_explains_its_options(name, capsys):
     out = capsys.readouterr().out
     assert "--json" in out
     assert cli.COMMANDS[name].split(",")[0] in " ".join(out.split())
+
+
+GROUPS = {
+    "arc": ("tasks", "show", "play", "scores", "submit"),
+    "audit": ("verify", "replay", "shadow", "alarms"),
+    "data": ("make", "check", "describe", "convert"),
+}
+HELPS = [*cli.commands(), *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
+
+
+@pytest.mark.parametrize("line", HELPS)
+def test_help_fits_80_columns(line, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with suppress(SystemExit):
+        assert main([*line.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"usage: worldloom {line}")
+    assert [text for text in lines if len(text) > 80] == []
+    assert not re.search(r"--no-(json|no-)|{None}", "".join(lines)), "no negation of what is off"
+    words = [text.split()[0] for text in lines[2:] if re.match(r"  [a-z]+  ", text)]
+    assert line not in GROUPS or tuple(words) == GROUPS[line]
 
 
 @pytest.mark.parametrize("name", ["sweep", "eval"])

@@ -76,6 +76,7 @@ def test_a_run_is_scored_bare_and_filtered(trained, call):
         ("train dmsd --world.horizon 0", "horizon"),
         ("train dmsd --constraints nowhere.yaml", "nowhere.yaml"),
         ("eval nowhere", "nowhere"),
+        ("data make raector", "there is no plant 'raector'; did you mean 'reactor'?"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(call, tmp_path, command, words):

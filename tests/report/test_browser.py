@@ -9,13 +9,18 @@ from benchmarks.pages.modes import write_comparison as write_modes
 from benchmarks.pages.results import write_bench
 from report.looking import DESK, PHONE, assert_legible, assert_reachable, screens
 from report.reading import charts
+from report.test_sweeps import POPULATION, drawn, sweep
+from suites.arc.made_run import make_game_run
 from suites.arc.made_run import make_run as make_arc_run
 from suites.grid.made_run import make_run as make_grid_run
 from suites.plant.made_run import make_dataset
 from suites.plant.made_run import make_run as make_plant_run
 from suites.robot.made_run import make_walk
 from worldloom.report import comparison
+from worldloom.report.index_page import write_index
+from worldloom.report.populations import write_population
 from worldloom.report.sweeps import write_sweep
+from worldloom.suites.arc.games.page import write_report as game_report
 from worldloom.suites.arc.page import write_report as arc_report
 from worldloom.suites.grid.page import write_report as grid_report
 from worldloom.suites.plain.page import write_report as plain_report
@@ -29,17 +34,27 @@ pytestmark = pytest.mark.slow
 # How many charts are drawn by the script, and how many pictures are SVG, on a screen.
 KINDS = {
     "grid": (8, 0),
-    "rivals": (8, 0),
+    "rivals": (9, 1),
     "plain": (6, 0),
     "plant": (12, 2),
     "data": (20, 0),
     "arc": (8, 4),
     "robot": (19, 2),
     "comparison": (2, 1),
+    "game": (4, 0),
+    "index": (4, 0),
     "sweep": (1, 1),
+    "space": (1, 3),
+    "population": (2, 0),
     "modes": (1, 2),
     "bench": (0, 1),
 }
+
+CROSSPLAY = {
+    "runs": ["one", "another"], "partners": ["one", "another", "random play"], "episodes": 8,
+    "mean": [[1.0, 2.0, 0.5], [2.0, 3.0, 0.7]], "stderr": [[0.1] * 3, [0.2] * 3],
+    "mixed": {"another": {"own": [1.0, 2.0, 3.0], "theirs": [2.0, 1.0, 0.5]}},
+}  # fmt: skip
 
 
 def made_pages(run_folder, folder):
@@ -53,7 +68,11 @@ def made_pages(run_folder, folder):
             more |= {"paid_stderr": 0.5, "against_random": 0.7, "against_random_stderr": 0.2}
         text = "".join(json.dumps(row | more) + "\n" for row in rows)
         (rivals / f"{name}.jsonl").write_text(text)
+    (rivals / "crossplay.json").write_text(json.dumps(CROSSPLAY))
     plain = shutil.copytree(run_folder, folder / "plain")
+    game = make_game_run(_new(folder / "game"))
+    shutil.copy(run_folder / "eval.gif", game / "eval.gif")
+    space = sweep()
     walk = folder / "walk"
     walk.mkdir()
     shutil.copy(run_folder / "eval.gif", walk / "robot.gif")
@@ -87,8 +106,12 @@ def made_pages(run_folder, folder):
         "data": write_data(folder / "data.html", contents(make_dataset()), None, "data/a.npz"),
         "arc": arc_report(make_arc_run(_new(folder / "arc"))),
         "robot": robot_report(walk),
+        "game": game_report(game),
+        "index": write_index(folder),
         "comparison": comparison.write_comparison(compared, folder / "comparison.html"),
         "sweep": write_sweep({"results": points, "seeds": 2, "complete": True}, folder / "s.html"),
+        "space": write_sweep(space | {"results": drawn(12)}, folder / "space.html"),
+        "population": write_population(space | POPULATION, folder / "population.html"),
         "modes": write_modes({"task": {"env": "tag"}, "rows": rows}, folder / "modes.html"),
         "bench": write_bench({"ratios": ratios, "raw": raw}, folder / "bench.html"),
     }

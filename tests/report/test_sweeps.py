@@ -182,17 +182,20 @@ def test_the_best_is_one_that_was_not_stopped():
     assert max(rows, key=rank) == {"iqm": 2.0}
 
 
+MEMBERS = {
+    "seed": 3, "score": 7.5, "numbers": {"learning_rate": 0.01},
+    "scores": [[1.0, 2.0, None], [3.0, 5.0, 4.0]], "parents": [[0, 1, 1], [0, 1, 2]],
+    "members": {"learning_rate": [[0.1, 0.01, 0.001], [0.1, 0.01, 0.012]]},
+    "line": [1, 1], "schedule": {"learning_rate": [0.01, 0.01]},
+}  # fmt: skip
+POPULATION = {
+    "kind": "population", "results": [MEMBERS], "members": 3, "steps_per_generation": 50,
+    "iqm": 7.5,
+}  # fmt: skip
+
+
 def test_a_population_has_a_page(tmp_path):
-    one = {
-        "seed": 3, "score": 7.5, "numbers": {"learning_rate": 0.01},
-        "scores": [[1.0, 2.0, None], [3.0, 5.0, 4.0]], "parents": [[0, 1, 1], [0, 1, 2]],
-        "members": {"learning_rate": [[0.1, 0.01, 0.001], [0.1, 0.01, 0.012]]},
-        "line": [1, 1], "schedule": {"learning_rate": [0.01, 0.01]},
-    }  # fmt: skip
-    result = sweep(complete=True) | {
-        "kind": "population", "results": [one], "members": 3, "steps_per_generation": 50,
-        "iqm": 7.5,
-    }  # fmt: skip
+    result = sweep(complete=True) | POPULATION
     page = write_population(result, tmp_path / "p.html").read_text()
     learning, rates = charts(page).values()
     assert at(learning, 50) == {"seed 3": "1.5 ± 0.5"}

@@ -4,6 +4,7 @@ Both functions are context managers that leave nothing behind, and that do nothi
 to be done; see docs/adr/0005-brax-on-new-jax.md.
 """
 
+import io
 import sys
 import threading
 import warnings
@@ -26,13 +27,17 @@ _users = 0  # how many are inside of `device_put_replicated` at this moment
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """For importing Brax: jaxopt, which it imports, warns that it is no longer maintained.
+    """For importing Brax and MJX: jaxopt, which it imports, warns that it is no longer maintained.
 
-    And MJX prints what it does without, which must not end up in a command's result.
+    What MJX prints must not end up in a command's result; that it does without Warp is left out.
     """
-    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
+    printed = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(printed):
         warnings.filterwarnings("ignore", "JAXopt is no longer maintained", DeprecationWarning)
         yield
+    for line in printed.getvalue().splitlines():
+        if not line.startswith(("Failed to import warp", "Failed to import mujoco_warp")):
+            print(line, file=sys.stderr)
 
 
 @contextmanager

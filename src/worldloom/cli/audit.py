@@ -44,7 +44,7 @@ class Replay:
 
 @dataclass
 class Shadow:
-    """compare what the policy proposed in shadow mode with what was executed"""
+    """compare what a policy proposed in shadow mode with what was done"""
 
     log: Log
     """An audit log of `worldloom serve --shadow`, or a segment of one, to begin with that."""
@@ -54,7 +54,7 @@ class Shadow:
 
 @dataclass
 class Alarms:
-    """count alarms and trips in an audit log, demanded by the process or spurious"""
+    """count alarms and trips, demanded by the process or spurious"""
 
     log: Log
     """An audit log of `worldloom serve`, or a segment of one, to begin with that."""

@@ -22,11 +22,11 @@ AGAINST_PEERS = {
     "grid": "treasure hunt against the original's loop and arithmetic in PyTorch",
     "arc": "grid-editing worlds against JaxARC and ARCLE, and PPO on Mini-ARC",
     "robot": "a biped against mujoco.rollout, MJX and Brax's PPO, and PPO that walks",
-    "plant": "offline learning against d3rlpy and NeoRL-2's scores, plants, safety and serving",
+    "plant": "offline learning against d3rlpy and NeoRL-2, safety, serving",
     "algos": "PPO, SAC, DQN, PQN and TD3 against rejax, on the same Gymnax tasks",
     "faults": "kills, damaged files, fuzzed inputs, overload: what goes wrong of it",
-    "sweep": "seeds in one program, killed workers, and populations beside random search",
-    "modes": "the grid suite's execution modes on equal work, or recorded runs of equal work",
+    "sweep": "seeds in one program, killed workers, populations",
+    "modes": "the grid suite's execution modes on equal work",
 }
 
 

@@ -13,7 +13,7 @@ from worldloom.training.arguments import parse
 
 @dataclass
 class Compare:
-    """compare runs in the same world, of any suite: scores, learning curves, what was set"""
+    """compare runs in one world, of any suite: scores, curves, what was set"""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Two run folders or more, of any algorithms."""

@@ -43,7 +43,7 @@ complete -c worldloom -a '(__worldloom)'""",
 }
 USAGE = """usage: worldloom completion bash|zsh|fish
 
-Prints a script that completes commands, worlds, algorithms, run folders and options:
+Prints a script that completes commands, worlds, algorithms, runs and options:
 
   source <(worldloom completion bash)      in ~/.bashrc
   source <(worldloom completion zsh)       in ~/.zshrc

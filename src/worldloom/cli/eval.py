@@ -25,8 +25,9 @@ class Flags:
 USAGE = """usage: worldloom eval RUN [options]
        worldloom eval WORLD --human [--world.NAME VALUE ...]
 
-Plays whole episodes of a run's newest checkpoint without exploration, and says how they went.
-Runs of every suite; --gif is for gridworlds and robots, --partners and --human for gridworlds."""
+Plays whole episodes of a run's newest checkpoint without exploration, and says
+how they went. Runs of every suite; --gif is for gridworlds, games and robots,
+--partners and --human for gridworlds."""
 
 
 def command(argv: list[str]) -> int:

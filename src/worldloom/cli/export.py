@@ -12,7 +12,7 @@ from worldloom.training.arguments import parse
 
 @dataclass
 class Export:
-    """write a trained policy as a bundle: runs of every suite (`serve` takes those of plants)"""
+    """write a trained policy as a bundle, of any suite (`serve` takes plants')"""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""

@@ -37,21 +37,20 @@ class Flags:
     resume: str = ""  # go on with the folder of a population
     study: str = ""  # a folder or database (sqlite:///FILE) in which workers share the points
     launch: str = ""  # start workers on it: local:N processes, or slurm:N jobs
-    slurm: tuple[
-        str, ...
-    ] = ()  # options of jobs, as name=value: timeout_min=60 slurm_partition=gpu
+    slurm: tuple[str, ...] = ()  # options of jobs, such as timeout_min=60 slurm_partition=gpu
     lease: float = 60.0  # seconds without a sign of life after which a worker's points are others'
     json: bool = False  # print the result as JSON
 
 
-USAGE = """usage: worldloom sweep WORLD --NAME VALUE,VALUE --NAME LOW..HIGH[:log] ... [settings]
+USAGE = """usage: worldloom sweep WORLD --NAME VALUE,VALUE --NAME LOW..HIGH [settings]
 
-Trains points of any settings, each with every seed, in a world of any suite, and says
-which did best. Names are those of `worldloom train WORLD --help`:
-  --algo iqn,dqn --iqn.learning-rate 1e-3,2e-3 --ppo.hidden 64x64,32     every combination
-  --ppo.learning-rate 1e-4..1e-2:log --ppo.num-epochs 1..8 --points 30   by Optuna's TPE
-  --ppo.learning-rate 1e-4..1e-2:log:5                                   five of a range
---grid NAME=VALUE,VALUE means the same. Runs that differ in numbers alone are one program."""
+Trains points of any settings, each with every seed, in a world of any suite,
+and says which did best. Names are those of `worldloom train WORLD --help`:
+  --algo iqn,dqn --iqn.learning-rate 1e-3,2e-3            every combination
+  --ppo.learning-rate 1e-4..1e-2:log --points 30          by Optuna's TPE
+  --ppo.learning-rate 1e-4..1e-2:log:5                    five of a range
+--grid NAME=VALUE,VALUE means the same. Runs that differ in numbers alone are
+one program."""
 
 
 def command(argv: list[str]) -> int:

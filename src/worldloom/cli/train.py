@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ class Flags:
     process_id: int = 0  # which of them this is, from 0
 
 
-USAGE = "usage: worldloom train WORLD [--algo NAME] [options]      (--help-all lists everything)"
+USAGE = "usage: worldloom train WORLD [--algo NAME] [options]    (--help-all: everything)"
 
 
 def command(argv: list[str]) -> int:
@@ -158,12 +159,17 @@ def _print_result(
 
 def _usage() -> str:
     known = {name: ", ".join(suites.names(name)) for name in suites.SUITES}
-    worlds = "\n".join(f"  {name:<7}{names}" for name, names in known.items() if names)
+    known["others"] = "gymnax:NAME, brax:NAME, FILE.yaml, PATH.py:FUNCTION"
+    lines = [
+        textwrap.fill(names, 80, initial_indent=f"  {name:<7}", subsequent_indent=" " * 9)
+        for name, names in known.items()
+        if names
+    ]
+    worlds = "\n".join(lines)
     return f"""{USAGE}
 
 Worlds:
 {worlds}
-  others gymnax:NAME, brax:NAME, FILE.yaml, PATH.py:FUNCTION
 
 worldloom train WORLD --help shows what a world and its algorithm take."""
 

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -29,19 +31,31 @@ def parse(kind: Any, argv: Sequence[str], prog: str = "", description: str = "")
     import tyro
 
     prog = prog or f"worldloom {kind.__name__.lower()}"
-    description = f"{description or kind.__doc__} (--quiet: no progress, and no results but JSON)"
+    description = f"{description or kind.__doc__}\n\n(--quiet: no progress, no results but JSON)"
     known = ["--help", *(f"--{f.name.replace('_', '-')}" for f in fields(kind))]
     for flag in (arg.partition("=")[0].replace("_", "-") for arg in argv if arg[:2] == "--"):
         if not {flag, flag.replace("--no-", "--", 1), flag.partition(".")[0]} & {*known, "--"}:
             raise ValueError(f"{flag}: no such option; {suggest(flag, known)}")
-    complaint = io.StringIO()
+    complaint, told = io.StringIO(), io.StringIO()
+    told.isatty = sys.stdout.isatty  # which decides on colours
+    plain = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)  # no --no-json, no {None}|PATH
     try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=prog, description=description, args=list(argv))
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(told):
+            return tyro.cli(kind, prog=prog, description=description, args=list(argv), config=plain)
     except SystemExit as end:
         if not end.code:
+            usage, _, rest = told.getvalue().partition("\n")
+            print(_wrapped(usage), rest, sep="\n", end="")
             raise
     raise ValueError(one_line(complaint.getvalue()))
+
+
+def _wrapped(usage: str) -> str:
+    """A line of usage in 80 columns, without colours; no option is parted from its value."""
+    parts = re.findall(r"\[-.*?\]|\S+", re.sub(r"\x1b\[[\d;]*m", "", usage))
+    line = " ".join(part.replace(" ", "\0") for part in parts)
+    whole = textwrap.fill(line, 80, subsequent_indent=" " * 7, break_on_hyphens=False)
+    return whole.replace("\0", " ")
 
 
 def run_group(prog: str, commands: Mapping[Any, Callable[[Any], int]], argv: Sequence[str]) -> int:

@@ -14,6 +14,31 @@ def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def make_game_run(folder):
+    """A run of 40 iterations in a game, three of whose five levels were solved."""
+    config = make_config(SUITE, {"env": "glide", "algo": "pqn", "steps": 40 * EACH})
+    score = {"mean": 0.6, "stderr": 0.0, "levels": 5, "levels_solved": 3.0, "efficiency": 0.3,
+             "actions": 61.0, "level_actions": [3.0, 8.5, 12.0, None, None], "episodes": 1,
+             "sampled_mean": 0.5, "sampled_stderr": 0.02, "sampled_efficiency": 0.2,
+             "sampled_episodes": 16}  # fmt: skip
+    explored = score | {"mean": 1.0, "levels_solved": 5.0, "level_actions": [9.0] * 5}
+    about = {
+        "format": 2, "suite": "arc", "steps_per_iteration": EACH, "config": config.to_dict(),
+        "references": {"random play": score | {"mean": 0.2}, "graph exploration": explored},
+    }  # fmt: skip
+    (folder / "checkpoints" / "40").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(about))
+    rows = [
+        {"iteration": n + 1, "steps": EACH * (n + 1), "seconds": n + 1.0, "return": 0.05 * n,
+         "loss": 1 / (n + 1)}
+        for n in range(40)
+    ]  # fmt: skip
+    write_lines(folder / "metrics.jsonl", rows)
+    evals = [{"iteration": n, "steps": EACH * n, "seconds": 1.0 * n} | score for n in (20, 40)]
+    write_lines(folder / "eval.jsonl", evals)
+    return folder
+
+
 def make_run(folder):
     """A run of 40 iterations on the shipped examples, one of which was solved."""
     config = make_config(SUITE, {"env": "arc", "steps": 40 * EACH})

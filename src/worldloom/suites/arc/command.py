@@ -103,7 +103,7 @@ class Scores(OneRun):
 
 @dataclass(kw_only=True)
 class Submit(OneRun):
-    """write what a run answers to the test inputs, as ARC's competitions take it"""
+    """write a run's answers to the test inputs, as competitions take them"""
 
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.json")]
     """The file to write; one that exists stays."""

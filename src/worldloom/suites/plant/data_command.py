@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from worldloom import suites
+from worldloom.core.names import suggest
 from worldloom.suites.plant.suite import DataQuality
 from worldloom.training import console
 from worldloom.training.arguments import name_values, run_group
@@ -63,7 +64,7 @@ class Check(Source):
 
 @dataclass
 class Describe(Source):
-    """write a page about a dataset: returns, limits, coverage; or propose a plant's description"""
+    """write a page about a dataset, or propose a plant's description"""
 
     plant: Path | None = None
     """Propose the description of a plant of your own from the file's columns, and write it here."""
@@ -77,7 +78,7 @@ class Describe(Source):
 
 @dataclass
 class Convert(Source):
-    """write a CSV export or a Minari dataset as npz, or the reverse of the latter"""
+    """write a CSV export or a Minari dataset as npz, or npz as Minari"""
 
     out: Path | None = None
     """The npz file to write."""
@@ -107,18 +108,22 @@ def _read(args: Source, world: "PlantWorld | None" = None, **options: Any) -> "L
     return read(args.file, args.mapping, **options)
 
 
-def _plant(name: str | None) -> "PlantWorld | None":
+def _plant(name: str | None, **options: Any) -> "PlantWorld | None":
     """The plant that somebody named; None if nobody did."""
     from worldloom.suites.plant.plant import plant_of
 
-    return None if name is None else plant_of(suites.make(name), name)
+    known = suites.names("plant")
+    if name is None:
+        return None
+    if name not in known and not {".", ":"} & set(name):  # neither a file nor a function of theirs
+        raise ValueError(f"there is no plant {name!r}; {suggest(name, known)}")
+    return plant_of(suites.make(name, **options), name)
 
 
 def _make(args: Make) -> int:
     from worldloom.replay.dataset_files import refuse_to_overwrite, save
     from worldloom.suites.plant.data_figures import contents, figures
     from worldloom.suites.plant.datasets import make_data
-    from worldloom.suites.plant.plant import plant_of
     from worldloom.training.machine import use_compilation_cache
 
     name = f"{args.env}-{args.quality}-{args.steps}-seed{args.seed}.npz"
@@ -128,7 +133,7 @@ def _make(args: Make) -> int:
     refuse_to_overwrite(out, args.force)  # before the work, not after it
     use_compilation_cache()
     options = name_values(args.world)
-    plant = plant_of(suites.make(args.env, **options), args.env)
+    plant = _plant(args.env, **options)
     console.phase("logging", note=f"{args.steps:,} rows")
     data = make_data(args.env, args.quality, args.steps, args.seed, **options)
     save(data, out, force=args.force)

@@ -10,10 +10,9 @@ import copy
 import hashlib
 import inspect
 import os
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from jax import export
 from jax.custom_batching import custom_vmap
 
+from worldloom.adapters.brax_compat import quiet_import
 from worldloom.core.files import write_bytes
 from worldloom.core.names import suggest
 from worldloom.core.types import PyTree
@@ -267,7 +267,7 @@ class MjxEngine(Engine):
     @cached_property
     def _mjx(self) -> Any:
         try:
-            with redirect_stdout(sys.stderr):  # it prints what it does without: no result of ours
+            with quiet_import():
                 from mujoco import mjx
         except ImportError as error:
             raise ValueError(

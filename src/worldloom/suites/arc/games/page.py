@@ -5,11 +5,25 @@ from typing import Any
 
 from worldloom.report import page
 from worldloom.report.axes import number
-from worldloom.report.page import Part
-from worldloom.report.run_page import facts, hero, inside, learning, spread, write_page
-from worldloom.report.runs import Run, read_run
+from worldloom.report.page import Fact, Part
+from worldloom.report.plots import line_chart, with_error
+from worldloom.report.run_page import (
+    GREEDY,
+    OVER,
+    TRAINING,
+    beside,
+    facts,
+    hero,
+    inside,
+    percent,
+    spread,
+    training_line,
+    write_page,
+)
+from worldloom.report.runs import Run, column, read_run
 
 FILM = "eval.gif"
+SOLVED = "levels solved"
 
 
 def write_report(folder: str | Path) -> Path:
@@ -22,10 +36,45 @@ def write_report(folder: str | Path) -> Path:
         missing.append(f"There is no film of the trained agent ({FILM}).")
     return write_page(
         run,
-        hero=hero(facts(run, score="share of levels solved"), picture),
-        sections=[learning(run, "share of levels solved, or return"), _scores(run), inside(run)],
+        hero=hero(_facts(run), picture),
+        sections=[_learning(run), _scores(run), inside(run)],
         missing=missing,
     )
+
+
+def _facts(run: Run) -> list[Fact]:
+    """Headline numbers; of levels in per cent."""
+    last = run.evals[-1] if run.evals else {}
+    share, error = percent([last.get("mean"), last.get("stderr")])
+    solved = (SOLVED, number(share), f"% {spread(error)}".strip(), beside(run, factor=100.0))
+    return [solved if item[0] == SOLVED else item for item in facts(run, score=SOLVED)]
+
+
+def _learning(run: Run) -> Part:
+    """Levels solved, over steps and over seconds, and the return of training, which is no share."""
+    known = [(name, 100.0 * share) for name, share in run.reference_scores()]
+    charts = []
+    for over, unit in OVER.items():
+        lines = []
+        for name, kind, color in (
+            ("greedy", "", GREEDY),
+            ("with exploration", "sampled_", TRAINING),
+        ):
+            shares, errors = (percent(column(run.evals, kind + x)) for x in ("mean", "stderr"))
+            if any(share is not None for share in shares):
+                steps = column(run.evals, over)
+                lines.append(
+                    with_error(f"{name} ± s.e.", steps, shares, errors, dots=True, color=color)
+                )
+        if lines:
+            look: dict[str, Any] = {"references": known, "share": True}
+            title = f"{SOLVED} over {unit or 'steps'}"
+            charts.append(
+                line_chart(lines, unit or "steps", "% of levels solved", title=title, **look)
+            )
+    if returns := training_line(run):
+        charts.append(line_chart(returns, "steps", "return of an episode", title="Training"))
+    return page.section("Learning", page.pairs(charts))
 
 
 def _scores(run: Run) -> Part:
