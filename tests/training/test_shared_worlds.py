@@ -13,6 +13,8 @@ CODE = """
     from dataclasses import replace
     import jax
     import numpy as np
+    from worldloom.core.mesh import split_processor
+    split_processor(2)
     sys.path.insert(0, "tests")
     from worldloom import suites
     from worldloom.training.config import make_config
@@ -73,12 +75,12 @@ RUNS = {
     | {"ppo": SMALL | {"unroll_length": 8}},
 }
 FAST = ("ppo", "cartpole")
+pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 
 
 def on_two_devices(*names: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CODE), *names],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
         capture_output=True,
         text=True,
         check=False,
