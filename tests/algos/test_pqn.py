@@ -1,7 +1,6 @@
 """PQN: probe problems with known answers, and its returns against a plain loop."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -215,9 +214,9 @@ def test_the_normaliser_learns_from_each_rollout_after_the_update():
 
 
 def test_devices_that_share_the_worlds_learn_what_one_learns_from_all():
-    """With a mapped axis in the place of devices; one minibatch, whose order does not matter."""
-    alone = plain(num_epochs=1, num_minibatches=1)
-    together = replace(alone, axis_name="devices")
+    """With a mapped axis in the place of devices."""
+    alone = plain(num_epochs=2, num_minibatches=3)
+    together = replace(alone, device_axis="devices")
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(4, 6, 3)).astype(np.float32)
     numbers = rng.normal(size=(3, 4, 6)).astype(np.float32)
@@ -225,12 +224,12 @@ def test_devices_that_share_the_worlds_learn_what_one_learns_from_all():
     no = np.zeros((4, 6), bool)
     rollout = Rollout(obs, action, numbers[0], numbers[0], numbers[1], no, no, numbers[2])
     state = jax.jit(alone.init)(jax.random.key(0), obs[0])
+    act = jax.vmap(together.act, in_axes=(None, 0, None), axis_name="devices")
+    chosen, _ = jax.jit(act)(state, obs[0].reshape(2, 3, 3), jax.random.key(2))
+    np.testing.assert_array_equal(chosen.reshape(6), alone.act(state, obs[0], jax.random.key(2))[0])
     one, metrics = jax.jit(alone.update)(state, rollout, jax.random.key(1))
-    halves = jax.tree.map(lambda x: x.reshape(4, 2, 3, *x.shape[2:]), rollout)
-    share = jax.jit(
-        jax.vmap(partial(together.update, state), in_axes=(1, None), axis_name="devices")
-    )
-    both, shared = share(halves, jax.random.key(1))
+    share = jax.vmap(together.update, in_axes=(None,) * 3, axis_size=2, axis_name="devices")
+    both, shared = jax.jit(share)(state, rollout, jax.random.key(1))
     for ours, theirs in zip(
         jax.tree.leaves((both, shared)), jax.tree.leaves((one, metrics)), strict=True
     ):

@@ -197,7 +197,7 @@ def test_normal_tails_are_as_heavy_as_they_should_be(keys):
 def test_no_normal_number_is_infinite(keys, monkeypatch):
     # The two ends of the range come once in 2**24 numbers each; here they come first.
     ends = jnp.array([0x00000000, 0x000001FF, 0xFFFFFE00, 0xFFFFFFFF], jnp.uint32)
-    monkeypatch.setattr(draws, "bits", lambda key, shape: ends)
+    monkeypatch.setattr(draws, "bits", lambda key, shape, first: ends)
     x = np.asarray(draws.normal(keys[0], (4,)), np.float64)
     assert np.isfinite(x).all()
     np.testing.assert_allclose(x[0], stats.norm.ppf(2.0**-25), rtol=1e-5)
@@ -303,3 +303,14 @@ def test_first_numbers_along_a_long_chain_of_splits_are_uniform():
     expected = N / 64
     assert ((counts - expected) ** 2 / expected).sum() < 63 + 5 * np.sqrt(2 * 63)
     assert abs(correlation(numbers[1:], numbers[:-1])) < 5 / np.sqrt(N)
+
+
+@pytest.mark.parametrize("draw", [draws.bits, draws.uniform, draws.normal])
+def test_rows_of_a_larger_draw_can_be_drawn_by_themselves(draw):
+    key = jax.random.key(3)
+    whole = draw(key, (7, 2, 3))
+    np.testing.assert_array_equal(draw(key, (4, 2, 3), 3), whole[3:])
+    some = jax.jit(lambda first: draw(key, (4, 2, 3), first))
+    np.testing.assert_array_equal(some(jnp.int32(2)), whole[2:6])
+    words = jax.random.key_data(draws.split(key, 5))
+    np.testing.assert_array_equal(jax.random.key_data(draws.split(key, 2, 3)), words[3:])

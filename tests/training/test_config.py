@@ -291,7 +291,7 @@ def trainer(config):
             "never holds more than 31 steps",
         ),
         ({"algo": "ppo", "ppo": {"num_minibatches": 7}}, "num_minibatches=7 does not divide"),
-        ({"devices": 2}, "devices=2: iqn on treasurehunt trains on one device"),
+        ({"devices": 2}, "devices=2: iqn trains on one device, where its memory lies"),
     ],
 )
 def test_learners_that_could_never_learn_are_refused(tiny, settings, message):

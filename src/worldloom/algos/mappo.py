@@ -7,13 +7,13 @@ from worldloom.core.protocols import EnvSpec
 from worldloom.nn.networks import Networks, concatenate
 
 
-def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None) -> PPO:
+def make(config: PPOConfig, spec: EnvSpec, networks: Networks) -> PPO:
     """PPO for observations that are a `worldloom.core.transforms.JointObservation`."""
     joint = Networks(
         encode=lambda obs: networks.encode(obs.own),
         critic_encode=lambda obs: concatenate(obs.everyone),
     )
-    return ppo.make(config, spec, joint, axis_name)
+    return ppo.make(config, spec, joint)
 
 
 ABOUT = ("mappo", "PPO whose critics see the observations of all agents", "on_policy", ANY)

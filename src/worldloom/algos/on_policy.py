@@ -60,7 +60,7 @@ class OnPolicyAgent(Protocol):
     @property
     def config(self) -> Any: ...
     @property
-    def axis_name(self) -> str | None: ...
+    def device_axis(self) -> str | None: ...
     def init(self, key: Key, obs: PyTree) -> Any: ...
     def act(
         self, state: Any, obs: PyTree, key: Key, *, explore: Array | float = 1.0
@@ -226,15 +226,18 @@ class Samples(struct.PyTreeNode):
 class MinibatchAgent:
     """The learning of PPO and PQN, as pure functions; jit what is called repeatedly.
 
-    `axis_name` is that of the devices that share the worlds, inside of `shard_map`: each learns
-    from its own, and all take the same steps, on the mean of their gradients. `scaling` is the
-    optimiser between clipping and learning rate, `trace` the lambda of the returns, and
-    `loss(params, state, samples)` returns the loss and its parts.
+    `device_axis` is that of the devices that share the worlds, inside of `shard_map`: they act as
+    one device would in all worlds, and are given the rollouts of all, of which each learns from its
+    part of every minibatch. `axis_name` is that of learners with rollouts of their own. On the mean
+    of their gradients all take the same steps. `scaling` is the optimiser between clipping and
+    learning rate, `trace` the lambda of the returns, and `loss(params, state, samples)` returns the
+    loss and its parts.
     """
 
     config: Any
     network: Any
-    axis_name: str | None
+    axis_name: str | None = None
+    device_axis: str | None
     scaling: optax.GradientTransformation
     loss: Callable[..., tuple[Array, dict[str, Array]]]
 
@@ -291,6 +294,7 @@ class MinibatchAgent:
         """
         (_, parts), grads = jax.value_and_grad(self.loss, has_aux=True)(state.params, state, batch)
         parts, grads = shared_mean((parts, grads), self.axis_name)
+        parts, grads = shared_mean((parts, grads), self.device_axis)
         rate = self.learning_rate(state.updates)
         state, step = guarded_step(self.optimiser, state, grads, parts["loss"], rate)
         return state, parts | step
@@ -322,7 +326,8 @@ class MinibatchAgent:
                 # One vector: the scans then store one array, not one for each metric.
                 return state, jnp.stack([x.astype(jnp.float32) for x in parts.values()])
 
-            return jax.lax.scan(one, state, shuffled(key, size, config.num_minibatches))
+            rows = shuffled(key, size, config.num_minibatches)
+            return jax.lax.scan(one, state, own_part(rows, self.device_axis))
 
         new, parts = jax.lax.scan(epoch, state, draws.split(key, config.num_epochs))
         parts = dict(zip(names, jnp.moveaxis(parts, -1, 0), strict=True))
@@ -373,11 +378,16 @@ def anneal(start: float, end: float, updates: Int[Array, ""], over: int) -> Floa
     return start + jnp.minimum(updates / float(over), 1.0) * (end - start)
 
 
-def weighted_mean(weight: Float[Array, " n"] | None) -> Callable[[Array], Array]:
-    """The mean over steps, each counted by its weight."""
+def weighted_mean(
+    weight: Float[Array, " n"] | None, device_axis: str | None = None
+) -> Callable[[Array], Array]:
+    """The mean over steps, each counted by its weight.
+
+    Of devices that have a part of the steps each, the mean of what they get is that over all.
+    """
     if weight is None:
         return jnp.mean
-    total = jnp.maximum(weight.sum(), 1e-8)
+    total = jnp.maximum(shared_mean(weight.sum(), device_axis), 1e-8)
     return lambda values: (values * weight).sum() / total
 
 
@@ -407,6 +417,17 @@ def shuffled(key: Key, size: int, parts: int) -> Int[Array, "{parts} {size//part
     packed = (order >> width << width) | jnp.arange(size, dtype=jnp.uint32)
     chosen = jnp.sort(packed, stable=False) & jnp.uint32(2**width - 1)
     return chosen.astype(jnp.int32).reshape(parts, -1)
+
+
+def own_part(rows: Int[Array, "parts n"], device_axis: str | None) -> Int[Array, "parts own"]:
+    """Of every minibatch, what a device of `device_axis` learns from; all of it on one alone."""
+    if device_axis is None:
+        return rows
+    devices, size = jax.lax.axis_size(device_axis), rows.shape[1]
+    if size % devices:
+        raise ValueError(f"minibatches of {size} cannot be shared by {devices} devices equally")
+    own = size // devices
+    return jax.lax.dynamic_slice_in_dim(rows, draws.first_row(own, device_axis), own, 1)
 
 
 def sequences(samples: Samples, ended: Bool[Array, "T B"], length: int) -> Samples:

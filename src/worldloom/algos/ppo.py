@@ -28,6 +28,7 @@ from worldloom.algos.on_policy import (
     weighted_mean,
 )
 from worldloom.algos.on_policy import OnPolicyState as PPOState
+from worldloom.core import draws
 from worldloom.core.memory import WithMemory
 from worldloom.core.protocols import EnvSpec
 from worldloom.core.spaces import Box, Discrete
@@ -110,7 +111,7 @@ class PPO(MinibatchAgent):
 
     config: PPOConfig
     network: Network | nn.Module
-    axis_name: str | None = None
+    device_axis: str | None = None
     scaling = optax.scale_by_adam(eps=1e-5)
 
     @property
@@ -150,10 +151,11 @@ class PPO(MinibatchAgent):
         With a memory, `WithMemory`.
         """
         distribution, value, memory = self.remembering(state, obs)
+        first = draws.first_row(value.shape[0], self.device_axis)
         if isinstance(explore, jax.Array):
-            action = jnp.where(explore > 0, distribution.sample(key), distribution.mode())
+            action = jnp.where(explore > 0, distribution.sample(key, first), distribution.mode())
         else:
-            action = distribution.sample(key) if explore else distribution.mode()
+            action = distribution.sample(key, first) if explore else distribution.mode()
         extras = Extras(distribution.log_prob(action), value)
         return action if memory is None else WithMemory(action, memory), extras
 
@@ -191,14 +193,14 @@ class PPO(MinibatchAgent):
         log_prob = distribution.log_prob(batch.action)
         advantage = batch.advantage
         if config.normalise_advantages:
-            advantage = advantage - shared_mean(advantage.mean(), self.axis_name)
-            variance = shared_mean(jnp.square(advantage).mean(), self.axis_name)
+            advantage = advantage - shared_mean(advantage.mean(), self.device_axis)
+            variance = shared_mean(jnp.square(advantage).mean(), self.device_axis)
             spread = jnp.sqrt(variance)
             advantage = advantage / (spread + 1e-8)
         objective, ratio = clipped_objective(
             log_prob, batch.log_prob, advantage, config.clip_epsilon
         )
-        mean = weighted_mean(batch.weight)
+        mean = weighted_mean(batch.weight, self.device_axis)
         policy_loss = -mean(objective)
         value_loss = 0.5 * mean(jnp.square(value - batch.returns))
         entropy = mean(distribution.entropy())
@@ -220,10 +222,10 @@ class PPO(MinibatchAgent):
         return state, PPOMetrics(**metrics)
 
 
-def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | None = None) -> PPO:
+def make(config: PPOConfig, spec: EnvSpec, networks: Networks) -> PPO:
     """PPO for a world of `spec`, with multi-layer perceptrons unless it brings its own network."""
     if networks.actor_critic is not None:
-        return PPO(config, networks.actor_critic(config), axis_name)
+        return PPO(config, networks.actor_critic(config))
     space = spec.action
     sizes: dict[str, Any] = {
         "num_actions": space.n if isinstance(space, Discrete) else None,
@@ -238,7 +240,7 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
         return {"obs": networks.encode(obs), "critic_obs": critic(obs) if critic else None}
 
     if config.memory_size:
-        return PPO(config, recurrent(config, sizes, inputs), axis_name)
+        return PPO(config, recurrent(config, sizes, inputs))
     net = ActorCritic(**sizes)
     return PPO(
         config,
@@ -246,7 +248,6 @@ def make(config: PPOConfig, spec: EnvSpec, networks: Networks, axis_name: str | 
             init=lambda key, obs: net.init(key, **inputs(obs)),
             apply=lambda params, obs: net.apply(params, **inputs(obs)),
         ),
-        axis_name,
     )
 
 

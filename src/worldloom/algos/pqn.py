@@ -69,6 +69,7 @@ class PQN(MinibatchAgent):
     num_actions: int
     networks: Networks = field(default_factory=Networks)
     axis_name: str | None = None
+    device_axis: str | None = None
     scaling = optax.scale_by_radam()
 
     @classmethod
@@ -113,7 +114,8 @@ class PQN(MinibatchAgent):
         """Actions for obs (B, ...): random with chance explore * epsilon, or the best."""
         q = self.values(state, obs)
         epsilon = explore * self.epsilon(state.updates)
-        action = epsilon_greedy(q, key, epsilon, masked=self.networks.masked)
+        masked = self.networks.masked
+        action = epsilon_greedy(q, key, epsilon, masked=masked, axis_name=self.device_axis)
         value = q.max(axis=-1)
         return action, Extras(jnp.zeros_like(value), value)
 
@@ -125,7 +127,7 @@ class PQN(MinibatchAgent):
         """Half the squared error of the actions taken, and what it is made of."""
         own = take_action(self.values(state.replace(params=params), batch.obs), batch.action)
         q = self.fitted_value(own)
-        mean = weighted_mean(batch.weight)
+        mean = weighted_mean(batch.weight, self.device_axis)
         loss = 0.5 * mean(jnp.square(q - batch.returns))
         return loss, {"loss": loss, "q_mean": mean(q)}
 

@@ -2,9 +2,13 @@
 
 import shlex
 import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,7 @@ class Flags:
     report: bool = True  # make pictures and report.html
     json: bool = False  # print the result as JSON
     profile: bool = False  # write a jax.profiler trace of the first two chunks into the run folder
+    processes: int = 1  # start so many on this machine, which share the worlds
     coordinator: str = ""  # host:port of the first of several processes
     num_processes: int = 0  # how many there are; a scheduler tells this by itself
     process_id: int = 0  # which of them this is, from 0
@@ -54,6 +59,13 @@ def command(argv: list[str]) -> int:
     named, flags, settings = split_flags(argv, Flags)
     if flags.resume and (flags.preset or flags.config):
         raise ValueError("--preset and --config start a new run; leave them out with --resume")
+    with _several_processes(replace(flags, processes=1) if wants_help else flags, argv) as flags:
+        return _train_asked(named, flags, settings, argv, wants_help)
+
+
+def _train_asked(
+    named: str | None, flags: Flags, settings: list[str], argv: list[str], wants_help: str | None
+) -> int:
     # Before JAX starts: importing a world of others may start it.
     joined = not wants_help and _use_devices(flags, settings)
     asked = read_request(
@@ -79,6 +91,53 @@ def _use_devices(flags: Flags, settings: list[str]) -> bool:
         mesh.split_processor(devices)
     processes = (flags.coordinator or None, flags.num_processes or None)
     return mesh.join(*processes, flags.process_id if any(processes) else None)
+
+
+@contextmanager
+def _several_processes(flags: Flags, argv: list[str]) -> Iterator[Flags]:
+    """Starts the processes of `--processes` that follow this one; flags with which it leads."""
+    count = flags.processes
+    if count < 1:
+        raise ValueError(f"--processes {count}: it must be at least 1")
+    if count == 1:
+        yield flags
+        return
+    if flags.coordinator or flags.num_processes or flags.process_id:
+        raise ValueError(
+            "--processes starts all of them on this machine; leave it out where --coordinator, "
+            "--num-processes and --process-id join those that are started by others"
+        )
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        coordinator = f"localhost:{free.getsockname()[1]}"
+    joining = ["--processes", "1", "--coordinator", coordinator, "--num-processes", str(count)]
+    command = [sys.executable, "-m", "worldloom", "train", *argv, *joining, "--process-id"]
+    with ExitStack() as ends:
+        log = ends.enter_context(tempfile.TemporaryFile("w+"))
+        others = [
+            subprocess.Popen([*command, str(place)], stdout=log, stderr=log)
+            for place in range(1, count)
+        ]
+        ends.callback(_end, others)
+        yield replace(flags, coordinator=coordinator, num_processes=count)
+        _end(others)
+        if any(process.returncode not in (0, 130) for process in others):
+            log.seek(0)
+            raise RuntimeError(f"another process failed: {log.read()[-2000:]}")
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Leaves the processes that trained together with this one; ends those that stay behind."""
+    import jax
+
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()  # waits for the others
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 # Training --------------------------------------------------------------------------------------

@@ -34,30 +34,45 @@ def as_key(key: Array) -> Key:
     return key if is_key(key) else jax.random.wrap_key_data(jnp.asarray(key))
 
 
-def bits(key: Key, shape: tuple[int, ...] = ()) -> UInt32[Array, "*shape"]:
-    """Uniform numbers of 32 bits."""
+def bits(key: Key, shape: tuple[int, ...] = (), first: Array | int = 0) -> UInt32[Array, "*shape"]:
+    """Uniform numbers of 32 bits.
+
+    first: how many rows of a larger draw with this key come before these.
+    """
     key = as_key(key)
     if key.shape:
         raise ValueError(f"draws: one key is needed, got keys of shape {key.shape}; use jax.vmap")
     words = jax.random.key_data(key)
     counter = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+    if not isinstance(first, int) or first:
+        counter = counter + jnp.uint32(first) * jnp.uint32(math.prod(shape[1:]))
     # Counted from 1: the mixer maps 0 to 0, and the words of `key(0)` are zeros.
     return _mix(_mix((counter + 1) * jnp.uint32(0x9E3779B9) + words[0]) ^ words[-1])
 
 
-def split(key: Key, count: int = 2) -> Key:
+def first_row(count: int, axis_name: str | None) -> Array | int:
+    """Where the rows of a device begin among those of all, each of which has `count`.
+
+    `axis_name` is that of the devices, inside of `shard_map`; None: there is but one.
+    """
+    return 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
+
+
+def split(key: Key, count: int = 2, first: Array | int = 0) -> Key:
     """`count` new keys (count,), as `jax.random.split` makes them but by the hash.
 
     For loops over worlds: threefry would cost more there than what the keys are used for.
     """
     key = as_key(key)
     width = jax.random.key_data(key).shape[-1]
-    return jax.random.wrap_key_data(bits(key, (count, width)), impl=jax.random.key_impl(key))
+    return jax.random.wrap_key_data(bits(key, (count, width), first), impl=jax.random.key_impl(key))
 
 
-def uniform(key: Key, shape: tuple[int, ...] = ()) -> Float32[Array, "*shape"]:
+def uniform(
+    key: Key, shape: tuple[int, ...] = (), first: Array | int = 0
+) -> Float32[Array, "*shape"]:
     """Uniform in [0, 1): multiples of 2**-24, each as likely."""
-    return (bits(key, shape) >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
+    return (bits(key, shape, first) >> 8).astype(jnp.float32) * jnp.float32(2.0**-24)
 
 
 def integers(key: Key, shape: tuple[int, ...], n: int) -> Int32[Array, "*shape"]:
@@ -67,10 +82,12 @@ def integers(key: Key, shape: tuple[int, ...], n: int) -> Int32[Array, "*shape"]
     return jnp.minimum((uniform(key, shape) * n).astype(jnp.int32), n - 1)
 
 
-def normal(key: Key, shape: tuple[int, ...] = ()) -> Float32[Array, "*shape"]:
+def normal(
+    key: Key, shape: tuple[int, ...] = (), first: Array | int = 0
+) -> Float32[Array, "*shape"]:
     """Standard normal by the inverse of its distribution function."""
     # The middles of 2**24 equal parts of (-1, 1) are odd multiples of 2**-24: float32 holds each
     # exactly, so that none is rounded to 1, whose inverse is infinite.
-    odd = 2 * (bits(key, shape) >> 8).astype(jnp.int32) + (1 - 2**24)
+    odd = 2 * (bits(key, shape, first) >> 8).astype(jnp.int32) + (1 - 2**24)
     middles = odd.astype(jnp.float32) * jnp.float32(2.0**-24)
     return jnp.float32(math.sqrt(2.0)) * jax.scipy.special.erfinv(middles)

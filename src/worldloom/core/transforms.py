@@ -251,20 +251,27 @@ def time_limit(env: Environment | PureEnv, horizon: int) -> PureEnv:
 # Any world -------------------------------------------------------------------------------------
 
 
-def batch(env: Environment | PureEnv, num_worlds: int) -> PureEnv:
-    """`num_worlds` independent worlds on a leading axis, with shared params."""
+def batch(env: Environment | PureEnv, num_worlds: int, device_axis: str | None = None) -> PureEnv:
+    """`num_worlds` independent worlds on a leading axis, with shared params.
+
+    Inside of `shard_map` over `device_axis`, they are those of one device of several: with the
+    keys that they would have in one batch of all.
+    """
     if num_worlds < 1:
         raise ValueError(f"batch: num_worlds={num_worlds}; it must be at least 1")
     inner = as_pure(env)
 
     def split(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda key, *args: function(draws.split(key, num_worlds), *args)
+        return lambda key, *args: function(keys(key), *args)
+
+    def keys(key: Key) -> Key:
+        return draws.split(key, num_worlds, draws.first_row(num_worlds, device_axis))
 
     def reset(key: Key, params: PyTree):
-        return reset_many(inner)(draws.split(key, num_worlds), params)
+        return reset_many(inner)(keys(key), params)
 
     def step(key: Key, state: PyTree, action: PyTree, params: PyTree):
-        return step_many(inner)(draws.split(key, num_worlds), state, action, params)
+        return step_many(inner)(keys(key), state, action, params)
 
     return _derived(
         inner,
@@ -325,7 +332,12 @@ def autoreset(
     return _derived(inner, reset, step)
 
 
-def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32) -> PureEnv:
+def autoreset_batch(
+    env: Environment | PureEnv,
+    num_worlds: int,
+    chunk: int = 32,
+    device_axis: str | None = None,
+) -> PureEnv:
     """`num_worlds` worlds on a leading axis, each of which starts anew when its episode ends.
 
     As ``batch(autoreset(env, "fresh"), num_worlds)``, but a start is drawn only for the worlds
@@ -334,7 +346,7 @@ def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32
     if chunk < 1:
         raise ValueError(f"autoreset_batch: chunk={chunk}; it must be at least 1")
     inner = as_pure(env)
-    worlds = batch(inner, num_worlds)
+    worlds = batch(inner, num_worlds, device_axis)
 
     def step(key, state, action, params):
         step_key, start_key = draws.split(key)
@@ -345,7 +357,8 @@ def autoreset_batch(env: Environment | PureEnv, num_worlds: int, chunk: int = 32
             return state, first.obs
 
         done = timestep.terminated | timestep.truncated
-        keys = draws.split(start_key, num_worlds)
+        first = draws.first_row(num_worlds, device_axis)
+        keys = draws.split(start_key, num_worlds, first)
         state, obs = update_chosen(done, start, (state, timestep.obs), keys, chunk)
         return state, timestep.replace(obs=obs, final_obs=timestep.obs)
 

@@ -39,11 +39,11 @@ class Categorical(struct.PyTreeNode):
         """Probabilities; those of masked actions are exactly 0."""
         return jnp.exp(self.log_probs)
 
-    def sample(self, key: Key) -> Int32[Array, "*rows"]:
-        """One action for each row."""
+    def sample(self, key: Key, first: Array | int = 0) -> Int32[Array, "*rows"]:
+        """One action for each row, of which `first` more come before these on other devices."""
         # A race of exponential clocks, of which number i comes first with probability p_i. One
         # that cannot happen never rings: its time is infinite, and no other's is.
-        uniform = jnp.maximum(draws.uniform(key, self.logits.shape), 2.0**-25)
+        uniform = jnp.maximum(draws.uniform(key, self.logits.shape, first), 2.0**-25)
         clocks = -jnp.log(uniform)
         return (clocks / self.probs).argmin(axis=-1).astype(jnp.int32)
 
@@ -71,9 +71,9 @@ class DiagonalGaussian(struct.PyTreeNode):
     mean: Array
     log_std: Array
 
-    def sample(self, key: Key) -> Float[Array, "*rows d"]:
-        """One action for each row."""
-        return self.mean + jnp.exp(self.log_std) * draws.normal(key, self.mean.shape)
+    def sample(self, key: Key, first: Array | int = 0) -> Float[Array, "*rows d"]:
+        """One action for each row, of which `first` more come before these on other devices."""
+        return self.mean + jnp.exp(self.log_std) * draws.normal(key, self.mean.shape, first)
 
     def mode(self) -> Float[Array, "*rows d"]:
         """The mean."""

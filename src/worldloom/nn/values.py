@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int, Int32
 
@@ -80,13 +81,19 @@ def epsilon_greedy(
     epsilon: Float[Array, ""] | float,
     *,
     masked: bool = False,
+    axis_name: str | None = None,
 ) -> Int32[Array, " B"]:
     """The best action of each row of values, or with chance `epsilon` any.
 
-    masked: "any" is one of those whose value is not `NOT_ALLOWED`.
+    masked: "any" is one of those whose value is not `NOT_ALLOWED`. `axis_name` is that of devices,
+    inside of `shard_map`, each of which has as many rows.
     """
     count, choices = q.shape
-    u = draws.uniform(key, (2, count))
+    if axis_name is None:
+        u = draws.uniform(key, (2, count))
+    else:
+        u = draws.uniform(key, (2, count * jax.lax.axis_size(axis_name)))
+        u = jax.lax.dynamic_slice_in_dim(u, draws.first_row(count, axis_name), count, 1)
     if masked:
         anything = _nth_allowed(q > 0.1 * NOT_ALLOWED, u[1])
     else:

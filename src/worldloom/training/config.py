@@ -20,8 +20,8 @@ from worldloom.training.suite import Suite
 
 FORMAT = 2  # of config.json; 1, without the number, was one format for each suite
 _PERIODS = ("eval_every", "checkpoint_every", "record_every")
-# Settings that may change when a run is resumed: they do not touch what is learned. (Another number
-# of devices draws other random numbers, and may change all the same: a run can go on elsewhere.)
+# Settings that may change when a run is resumed: they do not touch what is learned. (On another
+# number of devices it is rounded otherwise.)
 CADENCE = ("steps", "eval_episodes", "chunk", "devices", *_PERIODS)
 # What settings were called before there was one grammar; ALGO is the algorithm's name.
 FORMER_NAMES = {

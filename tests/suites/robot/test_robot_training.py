@@ -527,12 +527,8 @@ DEVICES = """
     together.append(one.advance(2))
     assert one.iteration == 4
     for ours, theirs in zip(alone, together, strict=True):
-        # Other noise in each world, the same algorithm: what 640 steps teach is alike.
-        np.testing.assert_allclose(ours["entropy"], theirs["entropy"], rtol=0.01)
-        np.testing.assert_allclose(ours["value_loss"], theirs["value_loss"], rtol=0.4)
-        np.testing.assert_allclose(
-            np.nanmean(ours["return"]), np.nanmean(theirs["return"]), rtol=0.2
-        )
+        for name in ("entropy", "value_loss", "return"):
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, err_msg=name)
 """
 
 

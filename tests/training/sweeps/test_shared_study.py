@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -173,6 +175,64 @@ def test_what_a_storage_cannot_take_is_not_taken_for_finished(clock, tmp_path, m
     assert [each["iqm"] for each in source.rows()] == [2.0]
 
 
+class Killed(BaseException):
+    """The end of a worker, who can do nothing about it."""
+
+
+def dying(function, before=False):
+    """`function`, in the midst of which the worker dies: before it has done anything, or after."""
+
+    def die(*args, **options):
+        if not before:
+            function(*args, **options)
+        raise Killed
+
+    return die
+
+
+def train(source):
+    for task in source.ask():
+        source.save(task, Saved(1, [np.zeros(1)], {}))
+        source.tell(task, row(-1.0))
+
+
+MOMENTS = {
+    "asked, not claimed": ("_claims", "take", True),
+    "claimed, nothing written": ("_claims", "take", False),
+    "saved": ("_claims", "excuse", True),
+    "row written, not finished": ("_study", "tell", True),
+    "finished, claim not released": ("_claims", "release", True),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_every_point_is_finished_once_whenever_a_worker_dies(
+    store, clock, tmp_path, monkeypatch, moment
+):
+    dead, alive = worker(store, out=tmp_path), worker(store, out=tmp_path)
+    part, name, before = MOMENTS[moment]
+    owner = getattr(dead, part)
+    monkeypatch.setattr(owner, name, dying(getattr(owner, name), before))
+    with pytest.raises(Killed):
+        train(dead)
+    trained = []
+    while True:
+        clock.now += 61.0  # nobody else is alive
+        tasks = alive._orphans(alive._trials()) or alive._new(len(alive._trials()), 2)
+        if not tasks and all(trial.state.is_finished() for trial in alive._trials()):
+            break
+        for task in tasks:
+            trained.append(task.number)
+            alive.tell(task, row(float(task.number)))
+    done = list(range(6))
+    finished = [0] if moment.startswith("finished") else []
+    assert sorted(trained + finished) == done, "none is left out, none is trained again"
+    trials = alive._storage.get_all_trials(alive._id)
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 6
+    assert [each["iqm"] for each in alive.rows()] == [-1.0 if n in finished else n for n in done]
+    assert alive.ask() == []
+
+
 def test_a_worker_shows_life_while_it_trains(tmp_path):
     with worker(str(tmp_path / "study"), lease=0.2) as source:
         (number, _) = (task.number for task in source.ask())
@@ -319,6 +379,45 @@ def test_one_of_four_workers_is_killed_and_nothing_is_lost(tmp_path):
     assert (found["failed"], found["complete"]) == (0, True), (tmp_path / "log").read_text()
     assert (found["lost"], found["states"]) == (0, {"COMPLETE": 6})
     assert found["difference"] < 1e-3
+
+
+KILLED = """
+import os, signal, sys
+import optuna
+from worldloom.cli import main
+from worldloom.training.sweeps.claims import Claims
+
+take = Claims.take
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv.pop(1) == "claimed":
+    Claims.take = lambda *args: take(*args) and die()
+else:
+    optuna.study.Study.tell = die
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["claimed", "row written"])
+def test_what_a_killed_process_had_taken_is_finished_once_by_another(tmp_path, moment):
+    shutil.copy(Path(guess.__file__), tmp_path / "guess.py")
+    line = f"sweep {SETTINGS} --study shared --ppo.learning-rate 1e-3,1e-2 --steps 320 --lease 2"
+    common = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    command = [sys.executable, "-c", KILLED, moment, *line.split()]
+    assert subprocess.run(command, **common, timeout=600).returncode == -signal.SIGKILL
+    command = [sys.executable, "-m", "worldloom", *line.split()]
+    done = subprocess.run(command, **common, timeout=600)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "shared/sweep.json").read_text())
+    assert result["complete"]
+    assert [each["values"]["ppo.learning_rate"] for each in result["results"]] == [1e-3, 1e-2]
+    storage = open_storage(optuna, str(tmp_path / "shared"))
+    (name,) = (n for n in optuna.get_all_study_names(storage) if not n.endswith("/claims"))
+    trials = optuna.load_study(study_name=name, storage=storage).trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 2
 
 
 @pytest.mark.slow

@@ -61,6 +61,10 @@ def imitation_trainer(config: TrainConfig, problem: Problem) -> Trainer:
             f"arc: solutions of generated tasks take up to {MOST_EDITS} steps under the rules "
             f"'edit'; set world.max_steps={MOST_EDITS}"
         )
+    if config.devices > 1:
+        raise ValueError(
+            f"devices={config.devices}: solutions of generated tasks are cloned on one device"
+        )
     most = int(rules.max_steps)
     families = family_names(settings.families)
     pairs = max(1, hyper.batch_size // DECISIONS)

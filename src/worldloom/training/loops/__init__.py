@@ -4,7 +4,7 @@ from typing import Any
 
 from worldloom.core.files import check_memory
 from worldloom.core.memory import as_seen
-from worldloom.core.mesh import BATCH_AXIS, device_mesh
+from worldloom.core.mesh import device_mesh
 from worldloom.core.protocols import PureEnv
 from worldloom.training.config import TrainConfig
 from worldloom.training.suite import Problem
@@ -13,24 +13,23 @@ from worldloom.training.trainer import Trainer
 
 def make_trainer(config: TrainConfig, problem: Problem) -> Trainer:
     """What trains: the loop that the algorithm asks for, in the world or from the data."""
-    if problem.make_trainer is not None:
-        return problem.make_trainer(config, problem)
     algorithm, env, several = config.algorithm, problem.env, config.devices > 1
     by_turns = env.turn_based and algorithm.loop != "offline"
-    if several and (by_turns or algorithm.loop == "off_policy"):
+    if several and algorithm.loop == "off_policy":
         raise ValueError(
-            f"devices={config.devices}: {config.algo} on {config.env} trains on one device; "
-            "several share the worlds of on-policy algorithms with one agent"
+            f"devices={config.devices}: {config.algo} trains on one device, where its memory lies; "
+            "several share the worlds of on-policy algorithms and the batches of offline ones"
         )
+    if problem.make_trainer is not None:
+        return problem.make_trainer(config, problem)
     mesh = device_mesh(config.devices) if several else None
-    axis = BATCH_AXIS if several and algorithm.loop == "on_policy" else None
     shared, options = (env.default_params(),), {"compiler_options": problem.compiler_options}
     if by_turns:
-        loop, shared = turn_loop(config, problem), ()
+        loop, shared = turn_loop(config, problem, mesh), ()
     elif algorithm.loop == "on_policy":
         from worldloom.training.loops.on_policy import OnPolicyLoop
 
-        agent = algorithm.make(config.hyper, env.spec, problem.networks, axis)
+        agent = algorithm.make(config.hyper, env.spec, problem.networks)
         env = seen_by_agents(env, config)
         loop = OnPolicyLoop(env, agent, config.num_worlds, problem.outcomes, problem.prior, mesh)
     elif algorithm.loop == "off_policy":
@@ -65,7 +64,7 @@ def seen_by_agents(env: PureEnv, config: TrainConfig) -> PureEnv:
     return as_seen(env, config.algorithm.centralised, config.memory_size)
 
 
-def turn_loop(config: TrainConfig, problem: Problem) -> Any:
+def turn_loop(config: TrainConfig, problem: Problem, mesh: Any = None) -> Any:
     """The loop of a turn-based world, off-policy or on-policy."""
     algorithm, env = config.algorithm, problem.env
     # A team with one network takes one step, on what all of its agents learned.
@@ -79,4 +78,4 @@ def turn_loop(config: TrainConfig, problem: Problem) -> Any:
         return TurnLoop(*shape)
     from worldloom.training.loops.on_policy_turns import OnPolicyTurnLoop
 
-    return OnPolicyTurnLoop(*shape, algorithm.centralised, algorithm.team_axis)
+    return OnPolicyTurnLoop(*shape, algorithm.centralised, algorithm.team_axis, mesh)

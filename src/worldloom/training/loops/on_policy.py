@@ -5,7 +5,7 @@ world's params are an argument of the compiled program, never a constant in it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -44,7 +44,8 @@ class OnPolicyLoop(Loop):
 
     `outcomes(info)` names what to average over ended episodes beside return and length: from the
     world's infos (T, B) to arrays (T, B), of which the values at an episode's end count. `mesh`
-    spreads the worlds over devices, which then learn the same from all.
+    spreads the worlds over devices, which do together what one does alone, but for a prior: that
+    draws its samples on each device from the worlds there.
     """
 
     env: PureEnv  # one world, whose episodes end
@@ -55,27 +56,15 @@ class OnPolicyLoop(Loop):
     mesh: Mesh | None = None
 
     def __post_init__(self):
-        config, worlds = self.agent.config, self.num_worlds // self._devices
-        if self.num_worlds % self._devices:
-            raise ValueError(
-                f"num_worlds={self.num_worlds} cannot be shared by {self._devices} devices; "
-                "use a multiple of that"
-            )
+        config, worlds = self.agent.config, worlds_of_each(self.num_worlds, self.mesh)
         if hasattr(config, "check_minibatches"):  # an agent of one's own may have none
             what = f"num_worlds={worlds} times unroll_length={config.unroll_length}"
             config.check_minibatches(config.unroll_length, worlds, what)
 
-    @property
-    def _devices(self) -> int:
-        return 1 if self.mesh is None else self.mesh.devices.size
-
-    def _worlds(self, count: int) -> PureEnv:
-        return episode_stats(autoreset_batch(self.env, count))
-
     @cached_property
     def worlds(self) -> PureEnv:
-        """Those of one device."""
-        return self._worlds(self.num_worlds // self._devices)
+        """Those of all devices."""
+        return episode_stats(autoreset_batch(self.env, self.num_worlds))
 
     @property
     def steps_per_iteration(self) -> int:
@@ -89,7 +78,7 @@ class OnPolicyLoop(Loop):
     def init(self, key: Key, params: PyTree) -> RunState:
         """A run before its first iteration, the same on any number of devices."""
         run_key, learner_key, world_key = jax.random.split(key, 3)
-        worlds, timestep = self._worlds(self.num_worlds).reset(world_key, params)
+        worlds, timestep = self.worlds.reset(world_key, params)
         learner = self.agent.init(learner_key, timestep.obs)
         prior = () if self.prior is None else self.prior.init(jax.random.fold_in(key, PRIOR_KEY))
         return RunState(learner, worlds, (), run_key, jnp.int32(0), timestep, prior)
@@ -111,24 +100,28 @@ class OnPolicyLoop(Loop):
         )(run, params)
 
     def _iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
-        agent, prior = self.agent, self.prior
+        agent, prior, here, axis = self.agent, self.prior, self.worlds, None
+        if self.mesh is not None:
+            axis, count = BATCH_AXIS, worlds_of_each(self.num_worlds, self.mesh)
+            agent = sharing(agent, axis)
+            here = episode_stats(autoreset_batch(self.env, count, device_axis=axis))
         key = jax.random.fold_in(run.key, run.iteration)
-        if agent.axis_name is not None:
-            key = jax.random.fold_in(key, jax.lax.axis_index(agent.axis_name))
         play_key, learn_key = draws.split(key)
         worlds, timestep, rollout, steps = collect(
-            agent, self.worlds, run.learner, run.worlds, run.timestep, params, play_key
+            agent, here, run.learner, run.worlds, run.timestep, params, play_key
         )
         prior_state, prior_metrics = run.prior, {}
         if prior is not None:
             # As it was when this was played: a discriminator that learns from it first is lenient.
             reward = prior.reward(run.prior, steps, rollout.reward)
             rollout = rollout.replace(reward=reward)
+            if axis is not None:
+                key = jax.random.fold_in(key, jax.lax.axis_index(axis))
             prior_key = jax.random.fold_in(key, PRIOR_KEY)
             prior_state, prior_metrics = prior.update(run.prior, steps, prior_key)
-        learner, learned = agent.update(run.learner, rollout, learn_key)
+        learner, learned = agent.update(run.learner, of_all(rollout, axis, 1), learn_key)
         learned = as_dict(learned)
-        summary = episode_summary(steps, self.outcomes, agent.axis_name)
+        summary = episode_summary(steps, self.outcomes, axis)
         finite = summary.pop("finite") & learned_well(agent.config, learner, learned)
         run = RunState(learner, worlds, (), run.key, run.iteration + 1, timestep, prior_state)
         return run, summary | dict(prior_metrics) | learned | {"finite": finite}
@@ -140,6 +133,32 @@ def learned_well(config: Any, learner: PyTree, learned: Mapping[str, Array]) -> 
     if "skipped" not in learned:
         return finite
     return finite & (learned["skipped"] < config.num_epochs * config.num_minibatches).all()
+
+
+def worlds_of_each(num_worlds: int, mesh: Mesh | None) -> int:
+    """How many worlds each device has."""
+    devices = 1 if mesh is None else mesh.devices.size
+    if num_worlds % devices:
+        raise ValueError(
+            f"num_worlds={num_worlds} cannot be shared by {devices} devices; use a multiple of that"
+        )
+    return num_worlds // devices
+
+
+def sharing(agent: Any, axis: str) -> Any:
+    """The agent as one of the devices of an axis, inside of `shard_map`."""
+    if not hasattr(agent, "device_axis"):
+        raise ValueError(
+            f"{type(agent).__name__} trains on one device: it has no field `device_axis`"
+        )
+    return replace(agent, device_axis=axis)
+
+
+def of_all(tree: PyTree, axis: str | None, dimension: int) -> PyTree:
+    """What all devices of an axis have, one after the other along a dimension."""
+    if axis is None:
+        return tree
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, axis=dimension, tiled=True), tree)
 
 
 def spread() -> RunState:

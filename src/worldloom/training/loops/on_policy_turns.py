@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
-from worldloom.algos.on_policy import Rollout
+from worldloom.algos.on_policy import Rollout, shared_mean
 from worldloom.core import draws, stack
 from worldloom.core.memory import as_seen
+from worldloom.core.mesh import BATCH_AXIS, replicate
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turns
-from worldloom.core.transforms import observe_all
+from worldloom.core.transforms import batch, observe_all
 from worldloom.core.types import Array, Key, PyTree, RunState, Turn
-from worldloom.training.loops.on_policy import learned_well
+from worldloom.training.loops.on_policy import learned_well, of_all, sharing, worlds_of_each
 from worldloom.training.loops.summary import as_dict
 from worldloom.training.loops.turns import EpisodeLoop, alive
 
@@ -27,23 +29,29 @@ class OnPolicyTurnLoop(EpisodeLoop):
     """The on-policy loop of one turn-based world and agent, as pure functions.
 
     centralised: observations are a `JointObservation`, of which critics see all. team_axis: the
-    name of the axis of agents that updates are mapped over, for those that learn together.
+    name of the axis of agents that updates are mapped over, for those that learn together. `mesh`
+    spreads the worlds over devices, which do together what one does alone.
     """
 
     centralised: bool = False
     team_axis: str | None = None
+    mesh: Mesh | None = None
 
     def __post_init__(self):
         super().__post_init__()
         merged = self.share_parameters and not self.team_axis
-        rows = self.num_worlds * (self.env.spec.num_agents if merged else 1)
+        worlds = worlds_of_each(self.num_worlds, self.mesh)
+        rows = worlds * (self.env.spec.num_agents if merged else 1)
         if hasattr(self.agent.config, "check_minibatches"):
-            what = f"num_worlds={self.num_worlds} times {self.horizon} turns"
+            what = f"num_worlds={worlds} times {self.horizon} turns"
             self.agent.config.check_minibatches(self.horizon, rows, what)
 
     @property
     def observed(self) -> PureEnv:
         return as_seen(self.env, self.centralised, getattr(self.agent.config, "memory_size", 0))
+
+    def place(self, tree: PyTree, what: str) -> PyTree:
+        return tree if self.mesh is None else replicate(tree, self.mesh)
 
     def init(self, key: Key) -> RunState:
         """A run before its first iteration: stacked learners."""
@@ -61,35 +69,49 @@ class OnPolicyTurnLoop(EpisodeLoop):
 
     def iterate(self, run: RunState) -> tuple[RunState, dict[str, Array]]:
         """One episode in every world and what is learned from it, as one program."""
+        if self.mesh is None:
+            return self._iterate(run)
+        here = PartitionSpec()  # worlds last for an iteration: nothing is kept that could be spread
+        return jax.shard_map(
+            self._iterate, mesh=self.mesh, in_specs=here, out_specs=here, check_vma=False
+        )(run)
+
+    def _iterate(self, run: RunState) -> tuple[RunState, dict[str, Array]]:
+        agent, env, axis = self.agent, self.worlds, None
+        if self.mesh is not None:
+            axis, count = BATCH_AXIS, worlds_of_each(self.num_worlds, self.mesh)
+            agent, env = sharing(agent, axis), batch(self.observed, count, axis)
         key = jax.random.fold_in(run.key, run.iteration)
         reset_key, play_key, learn_key = draws.split(key, 3)
         agents = self.agents(run)
 
         def act(learner, obs, key):
-            action, extras = self.agent.act(learner, obs, key)
+            action, extras = agent.act(learner, obs, key)
             return action, (obs, extras)
 
-        worlds, _ = self.worlds.reset(reset_key, self.params)
+        worlds, _ = env.reset(reset_key, self.params)
         keys = draws.split(play_key, self.horizon)
-        worlds, turns, _ = play_turns(self.worlds, act, keys, worlds, agents, self.params)
-        last = jax.vmap(self.agent.value)(agents, observe_all(self.worlds, worlds, self.params))
-        rollouts = self._rollouts(turns, last)
+        worlds, turns, _ = play_turns(env, act, keys, worlds, agents, self.params)
+        last = jax.vmap(agent.value)(agents, observe_all(env, worlds, self.params))
+        rollouts = of_all(self._rollouts(turns, last), axis, 2)
         learners = run.learner
         if self.team_axis:
             learners = agents
         elif self.share_parameters:  # one learner, to whom agents are so many more worlds
             rollouts = jax.tree.map(_merge_agents, rollouts)
         learn_keys = draws.split(learn_key, stack.size(learners))
-        update = jax.vmap(self.agent.update, axis_name=self.team_axis)
+        update = jax.vmap(agent.update, axis_name=self.team_axis)
         learner, learned = update(learners, rollouts, learn_keys)
         if self.team_axis and self.share_parameters:  # all took the same steps
             learner = jax.tree.map(lambda x: x[:1], learner)
         learned = as_dict(learned)
         learned_all = learned_well(self.agent.config, learner, learned)
-        metrics = self.rewards(turns) | {
-            "length": alive(turns.terminated).sum(axis=0).mean(),
+        played = shared_mean(
+            self.rewards(turns) | {"length": alive(turns.terminated).sum(axis=0).mean()}, axis
+        )
+        metrics = played | {
             **{name: value.mean() for name, value in learned.items()},
-            "finite": jnp.isfinite(turns.reward).all() & learned_all,
+            "finite": jnp.isfinite(played["turn_rewards"]).all() & learned_all,
         }
         return run.replace(learner=learner, iteration=run.iteration + 1), metrics
 
