@@ -123,6 +123,25 @@ def test_a_key_decides_what_is_drawn():
     assert same.to_json() == again.to_json() != other.to_json()
 
 
+def test_families_of_one_program_are_compiled_once():
+    def length(names):
+        draw = jax.jit(lambda key: draw_examples(key, names, 1, 2, Level()))
+        return len(draw.lower(jax.random.key(0)).as_text())
+
+    relatives = [n for n in FAMILIES if FAMILIES[n].draw is FAMILIES["flip rows"].draw]
+    assert len(relatives) > 5
+    assert length(relatives) < 1.2 * length(relatives[:1])
+
+
+def test_an_object_that_crosses_the_largest_grid_has_a_solution():
+    """As far as one can move is as many edits as a solution can have."""
+    level = Level(side=14)
+    examples = draw_examples(jax.random.key(1), ("fall", "slide right"), 16, PAIRS, level)
+    solved, offered = ends(examples, (14, 14))
+    assert solved.all()
+    assert offered.all()
+
+
 def test_families_are_forty_and_more_and_those_held_out_are_not_trained():
     assert len(FAMILIES) >= 40
     assert not set(HELD_OUT) & set(TRAINED)

@@ -1,7 +1,7 @@
-"""Tasks drawn from rule families, inside jit: family by family, so that no world pays for another.
+"""Tasks drawn from rule families, inside jit: so that no world pays for another's rule.
 
-A `lax.switch` under `vmap` would compute every family for every task; here each family draws its
-own block of tasks, and the blocks are joined.
+A `lax.switch` under `vmap` would compute every family for every task; here each program draws the
+tasks of its own families, mapped over the numbers that tell them apart, and the blocks are joined.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,10 @@ from worldloom.core.names import suggest
 from worldloom.core.types import Array, Key
 from worldloom.suites.arc import planes
 from worldloom.suites.arc.generators import objects, resized, whole
-from worldloom.suites.arc.generators.grids import Example, Level, Rule, draw_rule
+from worldloom.suites.arc.generators.grids import Example, Family, Level, draw_rule
 from worldloom.suites.arc.tasks import Pair, Task, TaskSet
 from worldloom.suites.arc.types import TaskBuffer
 
-Family = Callable[[Rule, Key, Level], Example]
 FAMILIES: dict[str, Family] = whole.FAMILIES | objects.FAMILIES | resized.FAMILIES
 # Every sixth by name, chosen before anything was trained.
 HELD_OUT: tuple[str, ...] = tuple(sorted(FAMILIES)[3::6])
@@ -44,16 +43,31 @@ def draw_examples(
 ) -> Example:
     """Tasks of each family, one family after the other: leaves (F * per_family, pairs, ...)."""
 
-    def task(family: Family, key: Key) -> Example:
+    def task(draw: Callable[..., Example], numbers: dict[str, Array], key: Key) -> Example:
         rule_key, pair_key = draws.split(key)
         rule = draw_rule(rule_key)
-        return jax.vmap(lambda k: family(rule, k, level))(draws.split(pair_key, pairs))
+        return jax.vmap(lambda k: draw(rule, k, level, **numbers))(draws.split(pair_key, pairs))
 
-    blocks = []
+    def family_keys(n: Array) -> Key:
+        return draws.split(jax.random.fold_in(key, n), per_family)
+
+    keys = jax.vmap(family_keys)(jnp.arange(len(families)))
+    members: dict[Callable[..., Example], list[int]] = {}
     for n, name in enumerate(families):
-        keys = draws.split(jax.random.fold_in(key, n), per_family)
-        blocks.append(jax.vmap(partial(task, FAMILIES[name]))(keys))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+        members.setdefault(FAMILIES[name].draw, []).append(n)
+    blocks = []
+    for draw, own in members.items():
+        each = [FAMILIES[families[n]].numbers for n in own]
+        numbers = {name: jnp.array([one[name] for one in each]) for name in each[0]}
+        of_family = jax.vmap(partial(task, draw), (None, 0))
+        blocks.append(jax.vmap(of_family)(numbers, keys[np.array(own)]))
+    place = np.argsort(np.concatenate(list(members.values())))
+
+    def joined(*leaves: Array) -> Array:
+        both = jnp.concatenate(leaves)[place]
+        return both.reshape(-1, *both.shape[2:])
+
+    return jax.tree.map(joined, *blocks)
 
 
 def to_planes(cells: Array, words: int) -> Array:

@@ -4,10 +4,11 @@ A grid is int32 (N, N) on a square canvas of N cells a side, 0 outside of its si
 selection is bool (N, N). All is written for one pair and mapped over many; shapes are static.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from worldloom.core import draws
@@ -16,6 +17,8 @@ from worldloom.suites.arc.operations import SUBMIT
 
 MOST_EDITS = 12  # of a solution, the submission among them
 OBJECT_SIDE = 3  # of the largest object, and of a pattern
+NONE = -1  # among numbers of a family: no colour, no edit, no line
+BACKGROUND = 9  # among numbers of colours: none of the rule's nine
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,11 @@ class Level:
     objects: int = 3
 
     def __post_init__(self):
-        if not 8 <= self.side <= 16 or not 2 <= self.objects <= 4:
+        most = MOST_EDITS - 1 + OBJECT_SIDE  # as far as a solution can move an object
+        if not 8 <= self.side <= most or not 2 <= self.objects <= 4:
             raise ValueError(
                 f"arc: generated tasks of side={self.side} with objects={self.objects}; sides are "
-                "8 to 16, objects 2 to 4"
+                f"8 to {most}, objects 2 to 4"
             )
 
 
@@ -54,10 +58,26 @@ class Example(NamedTuple):
     selections: Array  # bool (MOST_EDITS, N, N)
 
 
+class Family(NamedTuple):
+    """A rule family: a program that draws a pair, and the numbers that tell it from its relatives.
+
+    Families of one program are compiled once: `draw_examples` maps the program over their numbers,
+    so a number may be traced and must have the same shape in all of them.
+    """
+
+    draw: Callable[..., Example]  # draw(rule, key, level, **numbers), for one pair
+    numbers: Mapping[str, Any] = {}
+
+
 def draw_rule(key: Key) -> Rule:
     """A rule's numbers."""
     uniform = draws.uniform(key, (10,))
     return Rule(ranks(uniform[:9]) + 1, uniform[9])
+
+
+def colour_of(rule: Rule, number: Array | int) -> Array:
+    """The rule's colour of a number 0 .. 8; 0 of `BACKGROUND`."""
+    return jnp.append(rule.colours, 0)[number]
 
 
 def ranks(values: Array) -> Array:
@@ -72,7 +92,7 @@ def between(uniform: Array, low: Array | int, high: Array | int) -> Array:
     return (low + jnp.floor(uniform * (high - low + 1))).astype(jnp.int32)
 
 
-def draw_size(key: Key, low: int, high: int) -> Array:
+def draw_size(key: Key, low: Array | int, high: int) -> Array:
     """Height and width, each from low to high."""
     return between(draws.uniform(key, (2,)), low, high)
 
@@ -111,11 +131,13 @@ def shift(cells: Array, down: Array | int, right: Array | int) -> Array:
     return take(cells, jnp.arange(side)[:, None] - down, jnp.arange(side) - right)
 
 
-def mirror(cells: Array, size: Array, rows: bool = False, columns: bool = False) -> Array:
+def mirror(
+    cells: Array, size: Array, rows: Array | bool = False, columns: Array | bool = False
+) -> Array:
     """The grid of this size with its rows, its columns or both in reverse."""
     row, column = jnp.arange(cells.shape[0])[:, None], jnp.arange(cells.shape[0])
-    row, column = size[0] - 1 - row if rows else row, size[1] - 1 - column if columns else column
-    return take(cells, row, column)
+    row = jnp.where(rows, size[0] - 1 - row, row)
+    return take(cells, row, jnp.where(columns, size[1] - 1 - column, column))
 
 
 def corner(cells: Array) -> Array:
@@ -199,6 +221,11 @@ def patterns(key: Key, side: int, size: Array) -> tuple[Array, Array, Array]:
 # Solutions ---------------------------------------------------------------------------------------
 
 
+def edit(operation: Array | int, cells: Array, done: Array | bool = True) -> tuple[Array, Array]:
+    """An operation on cells; if it is not done, a submission, after which nothing counts."""
+    return jnp.where(done, operation, SUBMIT).astype(jnp.int32), cells & done
+
+
 def solved_by(
     grid: Array,
     size: Array,
@@ -207,32 +234,28 @@ def solved_by(
     output_size: Array | None = None,
 ) -> Example:
     """The example whose output these edits (operation, selection) make of its input."""
-    operations = [jnp.asarray(operation, jnp.int32) for operation, _ in edits]
-    selections = [selection for _, selection in edits]
-    rest = MOST_EDITS - len(edits)
-    if rest < 1:
+    if len(edits) >= MOST_EDITS:
         raise ValueError(f"arc: {len(edits)} edits; a solution has at most {MOST_EDITS - 1}")
-    nowhere = jnp.zeros(grid.shape, bool)
+    operations, selections = zip(*edits, strict=True)
+    rest = MOST_EDITS - len(edits)
     return Example(
         grid,
         size,
         output,
-        size if output_size is None else jnp.asarray(output_size, jnp.int32),
-        jnp.stack([*operations, *[jnp.int32(SUBMIT)] * rest]),
-        jnp.stack([*selections, *[nowhere] * rest]),
+        size if output_size is None else output_size,
+        jnp.array([*operations, *[SUBMIT] * rest], jnp.int32),
+        jnp.pad(jnp.stack(selections), ((0, rest), (0, 0), (0, 0))),
     )
 
 
 def moved_by(
-    grid: Array, size: Array, cells: Array, operation: int, way: tuple[int, int], count: Array
+    grid: Array, size: Array, cells: Array, operation: Array, way: Array, count: Array
 ) -> Example:
-    """The example in which `cells` move `count` times by `way`, over nothing else."""
-    side = grid.shape[0]
-    edits = []
-    for n in range(MOST_EDITS - 1):
-        going = n < count
-        where = shift(cells, n * way[0], n * way[1])
-        edits.append((jnp.where(going, operation, SUBMIT), where & going))
+    """The example in which `cells` move `count` times by `way` (2,), over nothing else."""
+    turn = jnp.arange(MOST_EDITS)
+    where = jax.vmap(lambda n: shift(cells, n * way[0], n * way[1]))(turn)
+    operations, selections = jax.vmap(edit, (None, 0, 0))(operation, where, turn < count)
     there = shift(jnp.where(cells, grid, 0), count * way[0], count * way[1])
     output = jnp.where(there > 0, there, jnp.where(cells, 0, grid))
-    return solved_by(grid, size, jnp.where(area(side, size), output, 0), edits)
+    output = jnp.where(area(grid.shape[0], size), output, 0)
+    return Example(grid, size, output, size, operations, selections)

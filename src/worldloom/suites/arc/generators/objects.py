@@ -1,22 +1,26 @@
 """Families about objects: the largest, what is enclosed, lines, falling, copies at a marker."""
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 
 from worldloom.core import draws
 from worldloom.core.types import Array, Key
 from worldloom.suites.arc import operations as op
 from worldloom.suites.arc.generators.grids import (
+    BACKGROUND,
+    NONE,
     OBJECT_SIDE,
     Example,
+    Family,
     Level,
     Rule,
     area,
     around,
     between,
     box,
+    colour_of,
+    corner,
     draw_size,
+    edit,
     mirror,
     moved_by,
     pattern,
@@ -29,6 +33,8 @@ from worldloom.suites.arc.generators.grids import (
 )
 
 SMALLEST = 8  # side of a grid with a place for four objects
+MANY = 4  # more than the last rank of an object
+ROW, COLUMN = 0, 1
 
 
 def _rectangles(key: Key, level: Level) -> tuple[Array, Array]:
@@ -41,29 +47,26 @@ def _rectangles(key: Key, level: Level) -> tuple[Array, Array]:
 # By size -----------------------------------------------------------------------------------------
 
 
-def _painted(*which: tuple[int, int]):
-    """Objects of one colour, of which some, by their rank in size, become another; -1 is none."""
+def painted(rule: Rule, key: Key, level: Level, ranks: Array, colours: Array) -> Example:
+    """Objects of one colour, of which some, by their rank in size, become another, or go.
 
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        cells, size = _rectangles(key, level)
-        grid = output = jnp.where(cells.any(0), rule.colours[0], 0)
-        edits = []
-        for rank, new in which:
-            colour = 0 if new < 0 else rule.colours[new]
-            rank = rank % level.objects
-            output = jnp.where(cells[rank], colour, output)
-            edits.append((colour, cells[rank]))
-        return solved_by(grid, size, output, edits)
-
-    return family
-
-
-def keep_largest(rule: Rule, key: Key, level: Level) -> Example:
-    """The largest object alone stays."""
+    A negative rank counts from the smallest; no object has a rank of their number or more.
+    """
     cells, size = _rectangles(key, level)
-    grid = jnp.where(cells.any(0), rule.colours[0], 0)
-    edits = [(0, cells[n]) for n in range(1, level.objects)]
-    return solved_by(grid, size, jnp.where(cells[0], grid, 0), edits)
+    grid = output = jnp.where(cells.any(0), rule.colours[0], 0)
+    edits = []
+    for rank, number in zip(ranks, colours, strict=True):
+        there = rank < level.objects
+        chosen = cells[rank % level.objects] & there
+        colour = colour_of(rule, number)
+        output = jnp.where(chosen, colour, output)
+        edits.append(edit(colour, chosen, there))
+    return solved_by(grid, size, output, edits)
+
+
+def _painted(*which: tuple[int, int]) -> Family:
+    ranks, colours = zip(*(*which, (MANY, 0), (MANY, 0))[:3], strict=True)
+    return Family(painted, {"ranks": ranks, "colours": colours})
 
 
 # What is enclosed or between ---------------------------------------------------------------------
@@ -81,39 +84,27 @@ def _hollow(key: Key, level: Level) -> tuple[Array, Array, Array]:
     return outer & ~inner, inner, size
 
 
-def _enclosed(colour: int):
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        frame, inner, size = _hollow(key, level)
-        grid = jnp.where(frame, rule.colours[0], 0)
-        output = jnp.where(inner, rule.colours[colour], grid)
-        return solved_by(grid, size, output, [(rule.colours[colour], inner)])
-
-    return family
+def enclosed(rule: Rule, key: Key, level: Level, colour: Array) -> Example:
+    """What a frame encloses is painted."""
+    frame, inner, size = _hollow(key, level)
+    grid = jnp.where(frame, rule.colours[0], 0)
+    output = jnp.where(inner, rule.colours[colour], grid)
+    return solved_by(grid, size, output, [(rule.colours[colour], inner)])
 
 
-def _ends(key: Key, level: Level, line: bool) -> tuple[Array, Array]:
-    """Two cells, on a line or not, and the size of the grid."""
+def boxed(rule: Rule, key: Key, level: Level, line: Array, colour: Array) -> Example:
+    """What lies between two cells of a colour, along a line or in the box around them."""
     size_key, place_key = draws.split(key)
     size = draw_size(size_key, 5, level.side)
     uniform = draws.uniform(place_key, (5,))
     start = between(uniform[:2], 0, size - 3)
     end = between(uniform[2:4], start + 2, size - 1)
-    if line:
-        along = jnp.stack([uniform[4] < 0.5, uniform[4] >= 0.5])
-        end = jnp.where(along, end, start)
-    return point(level.side, *start) | point(level.side, *end), size
-
-
-def _boxed(line: bool, colour: int):
-    """What lies between two cells of a colour, along a line or in the box around them."""
-
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        ends, size = _ends(key, level, line)
-        grid = jnp.where(ends, rule.colours[0], 0)
-        output = jnp.where(around(ends), rule.colours[colour], 0)
-        return solved_by(grid, size, output, [(rule.colours[colour], around(ends))])
-
-    return family
+    along = jnp.stack([uniform[4] < 0.5, uniform[4] >= 0.5])
+    end = jnp.where(along | ~line, end, start)
+    ends = point(level.side, *start) | point(level.side, *end)
+    grid = jnp.where(ends, rule.colours[0], 0)
+    output = jnp.where(around(ends), rule.colours[colour], 0)
+    return solved_by(grid, size, output, [(rule.colours[colour], around(ends))])
 
 
 def connect_two(rule: Rule, key: Key, level: Level) -> Example:
@@ -149,140 +140,122 @@ def fill_gaps(rule: Rule, key: Key, level: Level) -> Example:
 # Lines -------------------------------------------------------------------------------------------
 
 
-def _lines(*ways: str):
+def lines(rule: Rule, key: Key, level: Level, axes: Array) -> Example:
     """A cell of each colour becomes a line through the grid, later ones over earlier ones."""
-
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        size_key, place_key = draws.split(key)
-        size = draw_size(size_key, 4, level.side)
-        inside, grid, edits = area(level.side, size), jnp.zeros((level.side,) * 2, jnp.int32), []
-        # Of two cells, neither in the row or column of the other, so that no line hides one.
-        first = between(draws.uniform(place_key, (2,)), 0, size - 1)
-        apart = between(draws.uniform(size_key, (4,))[2:], 1, size - 1)
-        cells = [point(level.side, *first), point(level.side, *((first + apart) % size))]
-        for n, _ in enumerate(ways):
-            grid = jnp.where(cells[n], rule.colours[n], grid)
-        output = grid
-        for n, way in enumerate(ways):
-            line = cells[n].any(1, keepdims=True) if way == "row" else cells[n].any(0)
-            output = jnp.where(inside & line, rule.colours[n], output)
-            edits.append((rule.colours[n], inside & line))
-        return solved_by(grid, size, output, edits)
-
-    return family
+    size_key, place_key = draws.split(key)
+    size = draw_size(size_key, 4, level.side)
+    inside, grid = area(level.side, size), jnp.zeros((level.side,) * 2, jnp.int32)
+    # Of two cells, neither in the row or column of the other, so that no line hides one.
+    first = between(draws.uniform(place_key, (2,)), 0, size - 1)
+    apart = between(draws.uniform(size_key, (4,))[2:], 1, size - 1)
+    places = (first, (first + apart) % size)
+    cells = [
+        point(level.side, *place) & (axis != NONE) for place, axis in zip(places, axes, strict=True)
+    ]
+    for n in range(2):
+        grid = jnp.where(cells[n], rule.colours[n], grid)
+    output, edits = grid, []
+    for n, axis in enumerate(axes):
+        line = jnp.where(axis == ROW, cells[n].any(1, keepdims=True), cells[n].any(0))
+        output = jnp.where(inside & line, rule.colours[n], output)
+        edits.append(edit(rule.colours[n], inside & line, axis != NONE))
+    return solved_by(grid, size, output, edits)
 
 
 # One that moves or turns -------------------------------------------------------------------------
 
 
-def _one_pattern(rule: Rule, key: Key, level: Level) -> tuple[Array, Array, Array]:
+def _one_pattern(
+    rule: Rule, key: Key, level: Level, smallest: Array | int = 5, first_row: Array | int = 0
+) -> tuple[Array, Array, Array]:
     """A grid with one pattern in the first colour, its size, and the pattern's cells."""
     size_key, shape_key, place_key = draws.split(key, 3)
-    size = draw_size(size_key, 5, level.side)
-    place = between(draws.uniform(place_key, (2,)), 0, size - OBJECT_SIDE)
+    size = draw_size(size_key, smallest, level.side)
+    low = jnp.stack([first_row, 0])
+    place = between(draws.uniform(place_key, (2,)), low, size - OBJECT_SIDE)
     cells = shift(pattern(shape_key, level.side), *place)
     return jnp.where(cells, rule.colours[0], 0), size, cells
 
 
-def _travels(operation: int, way: tuple[int, int]):
-    """A pattern moves until the edge of the grid stops it."""
-
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        grid, size, cells = _one_pattern(rule, key, level)
-        top, left = jnp.argmax(cells.any(1)), jnp.argmax(cells.any(0))
-        free = {
-            (1, 0): size[0] - OBJECT_SIDE - top,
-            (-1, 0): top,
-            (0, 1): size[1] - OBJECT_SIDE - left,
-            (0, -1): left,
-        }[way]
-        return moved_by(grid, size, cells, operation, way, free)
-
-    return family
+def moved(rule: Rule, key: Key, level: Level, operation: Array, way: Array, far: Array) -> Example:
+    """A pattern moves: far, until the edge stops it, or up by one to three, as the rule says."""
+    grid, size, cells = _one_pattern(
+        rule, key, level, jnp.where(far, 5, 6), jnp.where(far, 0, OBJECT_SIDE)
+    )
+    place = corner(cells)
+    free = jnp.where(way < 0, place, size - OBJECT_SIDE - place)
+    to_edge = (free * abs(way)).sum()
+    count = jnp.where(far, to_edge, between(rule.number, 1, 3))
+    return moved_by(grid, size, cells, operation, way, count)
 
 
-def move_up(rule: Rule, key: Key, level: Level) -> Example:
-    """A pattern moves up by one to three rows, as the rule says."""
-    size_key, shape_key, place_key = draws.split(key, 3)
-    size = draw_size(size_key, 6, level.side)
-    place = between(draws.uniform(place_key, (2,)), jnp.array([3, 0]), size - OBJECT_SIDE)
-    cells = shift(pattern(shape_key, level.side), *place)
-    grid = jnp.where(cells, rule.colours[0], 0)
-    return moved_by(grid, size, cells, op.UP, (-1, 0), between(rule.number, 1, 3))
+def _moved(operation: int, way: tuple[int, int], far: bool = True) -> Family:
+    return Family(moved, {"operation": operation, "way": way, "far": far})
 
 
-def _in_place(operation: int, turned: Callable[[Array], Array]):
-    """A pattern changes in its place, beside a rectangle that stays."""
-
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        size_key, cell_key = draws.split(key)
-        size = draw_size(size_key, SMALLEST, level.side)
-        cells, top, left = patterns(cell_key, level.side, size)
-        other = box(level.side, top[1], left[1], jnp.int32(2), jnp.int32(3))
-        rest = jnp.where(other, rule.colours[1], 0)
-        new = shift(turned(shift(cells, -top[0], -left[0])), top[0], left[0])
-        grid = jnp.where(cells, rule.colours[0], rest)
-        output = jnp.where(new, rule.colours[0], rest)
-        return solved_by(grid, size, output, [(operation, cells)])
-
-    return family
-
-
-def _clockwise(cells: Array) -> Array:
-    return mirror(cells.T, jnp.array([OBJECT_SIDE, OBJECT_SIDE]), columns=True)
-
-
-def _flipped(cells: Array) -> Array:
-    return mirror(cells, jnp.array([OBJECT_SIDE, OBJECT_SIDE]), columns=True)
+def in_place(rule: Rule, key: Key, level: Level, operation: Array, transposed: Array) -> Example:
+    """A pattern is turned or mirrored in its place, beside a rectangle that stays."""
+    size_key, cell_key = draws.split(key)
+    size = draw_size(size_key, SMALLEST, level.side)
+    cells, top, left = patterns(cell_key, level.side, size)
+    other = box(level.side, top[1], left[1], jnp.int32(2), jnp.int32(3))
+    rest = jnp.where(other, rule.colours[1], 0)
+    lifted = shift(cells, -top[0], -left[0])
+    lifted = jnp.where(transposed, lifted.T, lifted)
+    turned = mirror(lifted, jnp.array([OBJECT_SIDE, OBJECT_SIDE]), columns=True)
+    grid = jnp.where(cells, rule.colours[0], rest)
+    output = jnp.where(shift(turned, top[0], left[0]), rule.colours[0], rest)
+    return solved_by(grid, size, output, [(operation, cells)])
 
 
 # Copies at markers -------------------------------------------------------------------------------
 
 
-def _at_markers(markers: int, take: int):
+def at_markers(rule: Rule, key: Key, level: Level, markers: Array, take: Array) -> Example:
     """A pattern appears at each marker, which is where its top left corner goes."""
+    size_key, cell_key = draws.split(key)
+    size = draw_size(size_key, SMALLEST, level.side)
+    cells, top, left = patterns(cell_key, level.side, size)
+    grid = jnp.where(cells, rule.colours[0], 0)
+    output = jnp.where(take == op.COPY, grid, 0)
+    edits = [(take, cells)]
+    for n in (1, 2):
+        there = n <= markers
+        marker = point(level.side, top[n], left[n]) & there
+        grid = jnp.where(marker, rule.colours[1], grid)
+        copied = shift(cells, top[n] - top[0], left[n] - left[0]) & there
+        output = jnp.where(copied, rule.colours[0], output)
+        edits.append(edit(op.PASTE, marker, there))
+    return solved_by(grid, size, output, edits)
 
-    def family(rule: Rule, key: Key, level: Level) -> Example:
-        size_key, cell_key = draws.split(key)
-        size = draw_size(size_key, SMALLEST, level.side)
-        cells, top, left = patterns(cell_key, level.side, size)
-        grid = jnp.where(cells, rule.colours[0], 0)
-        output = grid if take == op.COPY else jnp.zeros_like(grid)
-        edits = [(take, cells)]
-        for n in range(1, markers + 1):
-            marker = point(level.side, top[n], left[n])
-            grid = jnp.where(marker, rule.colours[1], grid)
-            copied = shift(cells, top[n] - top[0], left[n] - left[0])
-            output = jnp.where(copied, rule.colours[0], output)
-            edits.append((op.PASTE, marker))
-        return solved_by(grid, size, output, edits)
 
-    return family
+def _at_markers(markers: int, take: int) -> Family:
+    return Family(at_markers, {"markers": markers, "take": take})
 
 
 FAMILIES = {
     "paint largest": _painted((0, 4)),
     "paint smallest": _painted((-1, 4)),
-    "erase smallest": _painted((-1, -1)),
+    "erase smallest": _painted((-1, BACKGROUND)),
     "colour by size": _painted((0, 4), (1, 5), (-1, 6)),
-    "keep largest": keep_largest,
-    "fill enclosed": _enclosed(4),
-    "make solid": _enclosed(0),
-    "fill box": _boxed(line=False, colour=0),
-    "box in another colour": _boxed(line=False, colour=4),
-    "connect": _boxed(line=True, colour=0),
-    "connect two": connect_two,
-    "fill gaps": fill_gaps,
-    "row line": _lines("row"),
-    "column line": _lines("column"),
-    "row and column": _lines("row", "column"),
-    "fall": _travels(op.DOWN, (1, 0)),
-    "rise": _travels(op.UP, (-1, 0)),
-    "slide left": _travels(op.LEFT, (0, -1)),
-    "slide right": _travels(op.RIGHT, (0, 1)),
-    "move up": move_up,
-    "turn object": _in_place(op.CLOCKWISE, _clockwise),
-    "flip object": _in_place(op.FLIP_COLUMNS, _flipped),
+    "keep largest": _painted((1, BACKGROUND), (2, BACKGROUND), (3, BACKGROUND)),
+    "fill enclosed": Family(enclosed, {"colour": 4}),
+    "make solid": Family(enclosed, {"colour": 0}),
+    "fill box": Family(boxed, {"line": False, "colour": 0}),
+    "box in another colour": Family(boxed, {"line": False, "colour": 4}),
+    "connect": Family(boxed, {"line": True, "colour": 0}),
+    "connect two": Family(connect_two),
+    "fill gaps": Family(fill_gaps),
+    "row line": Family(lines, {"axes": (ROW, NONE)}),
+    "column line": Family(lines, {"axes": (COLUMN, NONE)}),
+    "row and column": Family(lines, {"axes": (ROW, COLUMN)}),
+    "fall": _moved(op.DOWN, (1, 0)),
+    "rise": _moved(op.UP, (-1, 0)),
+    "slide left": _moved(op.LEFT, (0, -1)),
+    "slide right": _moved(op.RIGHT, (0, 1)),
+    "move up": _moved(op.UP, (-1, 0), far=False),
+    "turn object": Family(in_place, {"operation": op.CLOCKWISE, "transposed": True}),
+    "flip object": Family(in_place, {"operation": op.FLIP_COLUMNS, "transposed": False}),
     "copy to marker": _at_markers(1, op.COPY),
     "copy to two markers": _at_markers(2, op.COPY),
     "move to marker": _at_markers(1, op.CUT),
