@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from worldloom.replay.dataset import from_columns
 from worldloom.report import page as html
 from worldloom.training.timer import Timing
 
+ROOT = Path(__file__).parents[2]
 LEARNING = {
     "player": "ours", "devices": None, "batch": 8, "hidden": (8,), "rows": 100, "samples": 2,
     "obs_size": 3, "action_size": 2, "updates": 2, "seeds": 1,
@@ -273,6 +275,19 @@ def test_steps_after_a_plant_was_lost_count_as_violated():
 
     found = plant_table.violations(Trajectories, np.asarray([True, False]), "bare")
     assert found == {"violated_bare": 1 / 2, "violated_soft_bare": 3 / 4}
+
+
+def test_no_policy_that_was_measured_is_worse_off_behind_the_filter():
+    """Which `worldloom bench plant --only plants` found, and the documentation shows."""
+    measured = json.loads((ROOT / "benchmarks/results/plant.json").read_text())
+    rows = measured["raw"]["plants"]
+    assert {row["plant"] for row in rows} == set(plant.PLANTS)
+    for row in rows:
+        which = (row["plant"], row["quality"], row["algo"])
+        assert row["violated_filtered"] <= row["violated_bare"], which
+        if row["violated_bare"] == 0.0:
+            least = row["return"] - figures.FILTER_LOSS * abs(row["return"])
+            assert row["filtered"] >= least, which
 
 
 # Safety and serving ------------------------------------------------------------------------------
