@@ -75,6 +75,12 @@ def test_a_server_says_what_it_loads_compiles_and_reads(phases, tmp_path, monkey
         ["studio", "."],
         ["compare", "one", "other"],
         ["report", "nowhere"],
+        ["doctor"],
+        ["select", "one", "other"],
+        ["data", "check", "log.npz"],
+        ["arc", "tasks"],
+        ["envs", "tag"],
+        ["pushes", "nowhere"],
     ],
     ids=lambda words: words[0],
 )

@@ -282,12 +282,22 @@ def test_help_fits_a_screen_and_names_everything(world, capsys, monkeypatch):
     assert len(screen.splitlines()) <= 45
     assert all(len(line) <= 80 for line in screen.splitlines())
     asked = read_request(world, [])
-    for option in asked.schema.options.values():
+    offered = [option for group in asked.schema.groups.values() for option in group]
+    for option in offered:
         last = option.name.rpartition(".")[2].replace("_", "-")
         assert f" {last} " in screen.replace("--", " ").replace(".", " ").replace("\n", " "), last
         assert f"  {option.flag} " in everything, option.flag
     lines = everything.splitlines()
-    assert len(lines) > len(asked.schema.options)
+    assert len(lines) > len(offered)
+
+
+def test_help_of_a_game_names_nothing_that_is_about_tasks(capsys):
+    for flag in ("--help", "--help-all"):
+        out = shown(capsys, "glide", flag)
+        assert "--dataset" in out
+        assert not re.search(r"--(tasks|split|families|attempts|network)\b", out)
+    assert main(["train", "glide", "--tasks", "mini-arc"]) == 2
+    assert "is for ARC tasks, and this is a game" in capsys.readouterr().err
 
 
 def test_help_shows_the_defaults_that_a_run_would_have(capsys):

@@ -82,7 +82,9 @@ def test_runs_are_filtered_laid_over_each_other_and_opened(visit):
     view.click("#best")
     view.wait_for_selector("#curves[data-lines='2'] canvas")
     view.select_option("#metric", "evaluation: mean")
-    view.wait_for_selector("#curves[data-points='10']")
+    view.wait_for_selector("#curves[data-points='10'][data-errors='2']")
+    marks = view.locator("#curves").get_attribute("data-marks").split("|")
+    assert marks == ["treasurehunt: random play 255", "treasurehunt: greedy to nearest gem 530"]
     view.select_option("#over", "seconds")
     view.wait_for_selector("#curves[data-labels='evaluation: mean|seconds'] canvas")
     view.fill("#filter", "")

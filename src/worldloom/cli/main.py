@@ -39,7 +39,8 @@ COMMANDS = {
 }
 QUIET = "--quiet"
 HELP = {"-h", "--help", "--help-all"}
-SLOW_TO_START = ("train", "sweep", "eval")  # what they import for their settings imports jax
+# Those that start at once, and those that say themselves what they do first.
+LIGHT = ("algos", "runs", "approve", "completion", "serve", "studio", "compare", "report", "export")
 FIRST_STEPS = """First steps:
   worldloom train treasurehunt          train, and write runs/.../report.html
   worldloom train arc                   learn to solve grid puzzles
@@ -104,7 +105,7 @@ def _run(args: list[str]) -> int:
     if name not in known:
         print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
         return 2
-    if name in SLOW_TO_START and rest and HELP.isdisjoint(rest):
+    if name not in LIGHT and (rest or name == "doctor") and HELP.isdisjoint(rest):
         console.phase("starting")
     return resolve(known[name][0])(rest)
 

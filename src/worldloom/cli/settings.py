@@ -115,6 +115,9 @@ class Schema:
         usual = merge(usual, values or {})
         self.groups = {t: [_with_default(o, usual) for o in group] for t, group in groups.items()}
         self.options = {o.name: o for group in self.groups.values() for o in group}
+        # What runs in this world refuse is parsed, so that they say why, but not offered.
+        refused, own = suite.unused(env), f"{env} and its suite"
+        self.groups[own] = [o for o in self.groups[own] if o.name.partition(".")[0] not in refused]
 
     def find(self, flag: str) -> Option:
         """The setting that a flag names."""
@@ -369,7 +372,7 @@ def _wrapped(options: Sequence[Option], prefix: str, width: int) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_shown, value)) or "()"
-    if value is None:
+    if value in (None, ""):
         return "-"
     if isinstance(value, float):
         return f"{value:g}"

@@ -71,10 +71,13 @@ class RunList:
             unreadable.append(left_out(path))
         return [tail.newest] if tail.newest else []
 
-    def curves(self, name: str) -> dict[str, dict[str, list[Any]]]:
-        """Columns of numbers of a run, while it trained and of its evaluations."""
+    def curves(self, name: str) -> dict[str, dict[str, Any]]:
+        """Columns of numbers of a run, while it trained and of its evaluations.
+
+        Beside them `references`: the scores of agents that learned nothing, by name.
+        """
         path = self.path(name)
-        read_run(path, lambda *_: [])  # says what is wrong with it
+        run = read_run(path, lambda *_: [])  # says what is wrong with it
         with self._lock:
             files = self._curves.pop(path, None) or {
                 "training": Columns(path / "metrics.jsonl"),
@@ -83,7 +86,8 @@ class RunList:
             self._curves[path] = files
             while len(self._curves) > CURVES:
                 self._curves.popitem(last=False)
-            return {kind: columns.thinned(POINTS) for kind, columns in files.items()}
+            columns = {kind: columns.thinned(POINTS) for kind, columns in files.items()}
+        return columns | {"references": dict(run.reference_scores())}
 
     def file(self, name: str, file: str) -> Path:
         """A page or film in a run's own folder; a ValueError for anything else."""

@@ -1,6 +1,6 @@
 """What the shell knows of a suite, and what a loop needs of one of its worlds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,6 +47,7 @@ class Suite:
     for the browser, which the module `studio.js` beside it shows. presets: settings by name to
     start from. select(folders, dataset, ...): which policy of several runs logged data speak for, a
     `Selection`. commands: its own commands, name -> ("module:function", one line for people).
+    unused(env): names of settings of the suite that runs in this world refuse.
     no_resume(settings): why a run with these settings can never go on; "" where it can.
     definition: worlds in YAML files: keys that only its own have, and "module:function" that makes
     one from a path. shaping(env, *, option=...): a transform whose options every world of the suite
@@ -68,6 +69,7 @@ class Suite:
     select: "Callable[..., Selection] | None" = None
     presets: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unused: Callable[[str], Collection[str]] = lambda env: ()
     no_resume: Callable[[Mapping[str, Any]], str] = lambda settings: ""
     definition: tuple[tuple[str, ...], str] | None = None
     shaping: str | None = None  # "module:function"

@@ -1,11 +1,15 @@
 // Line charts in the colours of the page.
-const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// lines: [{label, color, x, y}]; marks: horizontal lines [{y, color}]; range: what is shown at least;
-// plain: without labels and legend. Returns {update, remove}.
+// lines: [{label, color, x, y, error}], the last, if there is one, drawn as bars; marks: horizontal
+// lines [{y, color, label}], of which named ones are always in sight; range: what is shown at
+// least; plain: without labels and legend. Returns {update, remove}.
 export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = [], range = null,
   plain = false}) {
   let plot = null, shown = lines;
+  const least = () => [...(range || []), ...marks.filter(mark => mark.label).map(mark => mark.y),
+    ...shown.flatMap(({y, error}) => error ? y.flatMap((value, i) =>
+      [value - (error[i] ?? 0), value + (error[i] ?? 0)]) : [])];
   const data = () => shown.length ? uPlot.join(shown.map(line => [line.x, line.y])) : [[]];
 
   function draw() {
@@ -17,8 +21,10 @@ export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = []
     plot = new uPlot({
       width: Math.max(200, root.clientWidth), height,
       legend: {show: !plain},
-      scales: {x: {time: false}, y: range ? {range: (_, low, high) =>
-        uPlot.rangeNum(Math.min(low ?? range[0], range[0]), Math.max(high ?? range[1], range[1]), 0.05, true)} : {}},
+      scales: {x: {time: false}, y: {range: (_, low, high) => {
+        const all = [low, high, ...least()].filter(value => value !== null && value !== undefined);
+        return all.length ? uPlot.rangeNum(Math.min(...all), Math.max(...all), 0.05, true) : [0, 1];
+      }}},
       axes: [{...axis, ...(plain ? {size: 28} : {label: xLabel, labelSize: 22}), values},
         {...axis, ...(plain ? {} : {label: yLabel, labelSize: 22}), size: 58, values}],
       series: [{label: xLabel}, ...shown.map(line => ({label: line.label, stroke: line.color,
@@ -36,6 +42,30 @@ export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = []
           pen.beginPath();
           pen.moveTo(u.bbox.left, y);
           pen.lineTo(u.bbox.left + u.bbox.width, y);
+          pen.stroke();
+          pen.setLineDash([]);
+          pen.fillStyle = style("--soft");
+          pen.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+          pen.textAlign = "right";
+          if (mark.label) pen.fillText(mark.label, u.bbox.left + u.bbox.width - 4, y - 5 * devicePixelRatio);
+          pen.restore();
+        }
+        for (const line of shown) {
+          pen.save();
+          pen.strokeStyle = line.color;
+          pen.lineWidth = devicePixelRatio;
+          pen.beginPath();
+          line.x.forEach((at, i) => {
+            if (!line.error?.[i]) return;
+            const x = u.valToPos(at, "x", true);
+            for (const side of [-1, 1]) {
+              const y = u.valToPos(line.y[i] + side * line.error[i], "y", true);
+              pen.moveTo(x, u.valToPos(line.y[i], "y", true));
+              pen.lineTo(x, y);
+              pen.moveTo(x - 3 * devicePixelRatio, y);
+              pen.lineTo(x + 3 * devicePixelRatio, y);
+            }
+          });
           pen.stroke();
           pen.restore();
         }

@@ -1,6 +1,6 @@
 // All runs of the folder: a table, curves of those that are ticked, and one in detail.
 import {about, complain, get, guarded, h, number} from "./studio.js";
-import {lineChart} from "./charts.js";
+import {lineChart, style} from "./charts.js";
 
 const REFRESH = 4000; // ms
 const when = seconds => new Date(seconds * 1000).toLocaleString([],
@@ -99,7 +99,7 @@ export function showRuns(main) {
           : page ? h("a", page, name) : name, drawable(row) ? null : h("small", {}, row.problem)),
         h("td", {className: "wide"}, row.env || "–"), h("td", {className: "wide"}, row.algo || "–"),
         h("td", {className: "n wide"}, damaged ? "–" : number(row.steps, 6)),
-        h("td", {className: "n"}, number(row.score)),
+        h("td", {className: "n"}, `${number(row.score)}${row.stderr ? ` ± ${number(row.stderr, 2)}` : ""}`),
         h("td", {className: "n wide"}, when(row.when)),
         h("td", {}, h("span", {className: `badge ${row.status}`}, row.status)));
     }));
@@ -112,15 +112,15 @@ export function showRuns(main) {
     const [kind, key] = name.startsWith("evaluation: ") ? ["evaluation", name.slice(12)]
       : ["training", name];
     const of = (curves.get(run) || {})[kind] || {};
-    return {x: of[over.value], y: of[key]};
+    return {x: of[over.value], y: of[key], error: of[key === "mean" ? "stderr" : `${key}_stderr`]};
   };
 
   function draw() {
     const known = new Set();
     for (const run of ticked.keys()) {
-      for (const [kind, columns] of Object.entries(curves.get(run) || {})) {
-        for (const name of Object.keys(columns)) {
-          if (!["iteration", "steps", "seconds"].includes(name)) {
+      for (const kind of ["training", "evaluation"]) {
+        for (const name of Object.keys(curves.get(run)?.[kind] || {})) {
+          if (!["iteration", "steps", "seconds"].includes(name) && !name.endsWith("stderr")) {
             known.add(kind === "training" ? name : `evaluation: ${name}`);
           }
         }
@@ -131,14 +131,18 @@ export function showRuns(main) {
     const usual = ["return", "evaluation: mean", ...known];
     metric.value = known.has(wanted) ? wanted : usual.find(name => known.has(name)) || "";
     const lines = [...ticked].map(([run, ink]) => {
-      const {x = [], y = []} = column(run, metric.value);
+      const {x = [], y = [], error} = column(run, metric.value);
       const at = x.map((_, i) => i).filter(i => x[i] !== null && y[i] !== undefined && y[i] !== null);
-      return {label: run, color: ink, x: at.map(i => x[i]), y: at.map(i => y[i])};
+      return {label: run, color: ink, x: at.map(i => x[i]), y: at.map(i => y[i]),
+        error: error && at.map(i => error[i])};
     }).filter(line => line.x.length);
+    const marks = metric.value === "evaluation: mean" ? references(lines.map(line => line.label)) : [];
+    plot.dataset.errors = lines.filter(line => line.error?.some(Boolean)).length;
+    plot.dataset.marks = marks.map(mark => mark.label).join("|");
     plot.dataset.lines = lines.length;
     plot.dataset.points = Math.max(0, ...lines.map(line => line.x.length));
     if (chart && lines.length && plot.dataset.labels === `${metric.value}|${over.value}`) {
-      chart.update(lines);
+      chart.update(lines, marks);
       return;
     }
     if (chart) chart.remove();
@@ -146,7 +150,19 @@ export function showRuns(main) {
     chart = null;
     plot.dataset.labels = `${metric.value}|${over.value}`;
     if (!lines.length) plot.append(h("p", {className: "empty"}, "Tick runs to lay their curves over each other."));
-    else chart = lineChart(plot, {lines, xLabel: over.value, yLabel: metric.value});
+    else chart = lineChart(plot, {lines, marks, xLabel: over.value, yLabel: metric.value});
+  }
+
+  // What agents that learned nothing came to in the worlds of these runs, each figure once.
+  function references(runs) {
+    const known = new Map();
+    for (const run of runs) {
+      const world = rows.find(row => row.run === run)?.env;
+      for (const [name, y] of Object.entries(curves.get(run)?.references || {})) {
+        known.set(`${name} ${y}`, {y, color: style("--soft"), label: `${world}: ${name} ${number(y)}`});
+      }
+    }
+    return [...known.values()];
   }
 
   function listen(row) {

@@ -4,7 +4,7 @@ Whatever is not the world `arc` is a game: ours, and those that users register.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from worldloom.core.checks import check_fields
@@ -19,6 +19,7 @@ GAMES = {
     "lights": "a game: put out all lamps; a click switches five",
     "flood": "a game: flood the board from a corner with colours",
 }
+FOR_GAMES = ("dataset",)  # of the settings of the suite; the others are about tasks
 SUBMIT = 34  # the operation without which nothing is solved
 
 
@@ -240,6 +241,13 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     return common | dict(BY_ALGORITHM.get(algo or "ppo", {}))
 
 
+def unused(env: str) -> tuple[str, ...]:
+    """In games the settings that are about tasks."""
+    if env == TASKS:
+        return ()
+    return tuple(f.name for f in fields(ArcSettings) if f.name not in FOR_GAMES)
+
+
 SUITE = Suite(
     name="arc",
     worlds={
@@ -253,6 +261,7 @@ SUITE = Suite(
     presets={"generalise": generalise, "generalise-ppo": generalise_by_ppo},
     rules={TASKS: ArcRules} | dict.fromkeys(GAMES, GameRules),
     defaults=defaults,
+    unused=unused,
     **parts_of("worldloom.suites.arc", film="problem:film", studio="studio:session"),
     commands={
         "arc": (

@@ -1,7 +1,7 @@
 """A game as a problem to train on: the world, its networks, how it is scored, what runs keep."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from worldloom.suites.arc.games.evaluate import GameEvaluator, GameScores
 from worldloom.suites.arc.games.explore import NAME, explore
 from worldloom.suites.arc.games.page import FILM
 from worldloom.suites.arc.games.world import GameWorld
+from worldloom.suites.arc.suite import unused
 from worldloom.training.config import TrainConfig
 from worldloom.training.driver import Hook
 from worldloom.training.evaluate import random_play
@@ -29,7 +30,6 @@ from worldloom.training.recording import recorded_data
 from worldloom.training.run import Run
 from worldloom.training.suite import Problem
 
-FOR_GAMES = ("dataset",)  # of the settings of the suite; the others are about tasks
 EXPLORED = 4  # episodes of graph exploration, to compare with
 FILM_STEPS = 200  # frames of a film at most
 
@@ -37,12 +37,12 @@ FILM_STEPS = 200  # frames of a film at most
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
     """What a loop needs to train in a game."""
     usual = type(config.settings)()
-    for setting in fields(config.settings):
-        value = getattr(config.settings, setting.name)
-        if setting.name not in FOR_GAMES and value != getattr(usual, setting.name):
+    for name in unused(config.env):
+        value = getattr(config.settings, name)
+        if value != getattr(usual, name):
             raise ValueError(
-                f"{config.env}: {setting.name}={shown(value)} is for ARC tasks, and this is a "
-                "game; leave it out"
+                f"{config.env}: {name}={shown(value)} is for ARC tasks, and this is a game; "
+                "leave it out"
             )
     env = suites.make_checked(config.env, config.world, config.env)
     if not isinstance(env.base, GameWorld):
