@@ -112,16 +112,20 @@ class Robot:
         return data
 
     @cached_property
+    def home_axes(self) -> np.ndarray:
+        """(n, 3): the axes of the joints in the home pose, in the frame of the base."""
+        base = self._at_home.xmat[self.base_body].reshape(3, 3)
+        return self._at_home.xaxis[self.model.actuator_trnid[:, 0]] @ base
+
+    @cached_property
     def sideways(self) -> np.ndarray:
         """(n,) float32: 1 for joints that a straight walk does not need.
 
         It needs those between base and feet that turn about the axis from side to side.
         """
-        model, data = self.model, self._at_home
-        acted = model.actuator_trnid[:, 0]
-        across = data.xmat[self.base_body].reshape(3, 3)[:, 1]
-        pitch = np.abs(data.xaxis[acted] @ across) > math.cos(math.pi / 4)
-        in_leg = np.isin(model.jnt_bodyid[acted], list(self.leg_bodies))
+        pitch = np.abs(self.home_axes[:, 1]) > math.cos(math.pi / 4)
+        acted = self.model.actuator_trnid[:, 0]
+        in_leg = np.isin(self.model.jnt_bodyid[acted], list(self.leg_bodies))
         return (~(pitch & in_leg)).astype(np.float32)
 
     @cached_property

@@ -195,5 +195,9 @@ SUITE = Suite(
             "worldloom.suites.robot.command:pushes",
             "push a trained robot with growing force",
         ),
+        "deploy": (
+            "worldloom.suites.robot.command:deploy",
+            "run an exported robot's control loop in MuJoCo",
+        ),
     },
 )
