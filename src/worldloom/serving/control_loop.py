@@ -33,7 +33,7 @@ import numpy as np
 if __package__:
     from worldloom.serving import policy_runtime as runtime
 else:  # in a bundle
-    import policy_runtime as runtime  # pyright: ignore[reportMissingImports]
+    import policy_runtime as runtime
 
 RAMP_SECONDS = 1.5  # from the first pose to home
 NEAR_HOME = 0.35  # rad: how far a joint may be from home after the ramp
@@ -234,7 +234,7 @@ def run(
         return Readings(np.asarray(raw.gyro), np.asarray(raw.orientation_wxyz), *joints)
 
     first = read()
-    check_start(first, policy.joints, lower, upper)
+    check_start(first, policy.joints, lower, upper, upright=fall is not None)
     start, targets = first.positions, np.clip(first.positions, lower, upper)
     summary, track = Summary(asked.tolist()), Track(period, asked)
     ramp, steps, held_back = round(RAMP_SECONDS / period), max(1, round(seconds / period)), 0
@@ -312,23 +312,34 @@ def clamp_command(
     return np.clip(given, low, high)
 
 
-def check_start(now: Readings, joints: Sequence[str], lower: np.ndarray, upper: np.ndarray) -> None:
-    """A ValueError unless these can be the readings of a robot that stands."""
+def check_start(
+    now: Readings,
+    joints: Sequence[str],
+    lower: np.ndarray,
+    upper: np.ndarray,
+    upright: bool = True,
+) -> None:
+    """A ValueError unless these can be the readings of a robot that stands.
+
+    upright: not if its task begins on the ground.
+    """
     quaternion = np.asarray(now.orientation_wxyz, np.float64)
     if not (quaternion.shape == (4,) and abs(np.linalg.norm(quaternion) - 1.0) < 0.05):
         raise ValueError(f"orientation_wxyz={quaternion.tolist()} is no unit quaternion w x y z")
-    if abs(quaternion[0]) < 0.1 and abs(quaternion[3]) < 0.995:
+    if upright and abs(quaternion[0]) < 0.1 and abs(quaternion[3]) < 0.995:
         raise ValueError(
             f"orientation_wxyz={quaternion.round(3).tolist()} is far from upright: is it in the "
             "order x y z w?"
         )
-    if abs(quaternion[0]) < 0.1:  # x y z w of a robot that faces forward looks like this, too
+    if (
+        upright and abs(quaternion[0]) < 0.1
+    ):  # x y z w of a robot that faces forward looks like this, too
         raise ValueError(
             f"orientation_wxyz={quaternion.round(3).tolist()} says that the robot faces backwards: "
             "is it in the order x y z w? If not, set the heading of the IMU to 0"
         )
     lean = tilt(quaternion)
-    if lean > START_TILT:
+    if upright and lean > START_TILT:
         raise ValueError(f"the robot is tilted by {lean:.2f} rad; put it on its feet to start")
     outside = np.maximum(lower - now.positions, now.positions - upper)
     worst = int(np.nan_to_num(outside, nan=np.inf).argmax())
@@ -345,11 +356,13 @@ def tilt(quaternion: np.ndarray) -> float:
     return math.acos(max(-1.0, min(1.0, 1.0 - 2.0 * float(x * x + y * y))))
 
 
-def _wrong(now: Readings, pose: Sequence[float] | None, fall: dict[str, Any]) -> str | None:
-    """What is wrong with a robot that should be upright."""
+def _wrong(now: Readings, pose: Sequence[float] | None, fall: dict[str, Any] | None) -> str | None:
+    """What is wrong with a robot that should be upright; no `fall` ends a task that begins so."""
     quaternion = np.asarray(now.orientation_wxyz, np.float64)
     if not (np.isfinite(quaternion).all() and quaternion.any()):
         return f"orientation_wxyz is no rotation: {quaternion.tolist()}"
+    if fall is None:
+        return None
     lean = tilt(quaternion)
     if lean > fall["tilt"]:
         return f"it fell: tilted by {lean:.2f} rad"

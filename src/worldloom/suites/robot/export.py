@@ -293,7 +293,9 @@ def _manifest(robot: Robot, task: Task, rules: Rules) -> dict[str, Any]:
             "meaning": "least and most of each number of a command; steps of control from a "
             "reading to the servos",
         },
-        "fall": {
+        "fall": None
+        if task.lies
+        else {
             "tilt": math.acos(LEAST_UPRIGHT),
             "height": [LOWEST * robot.home_height, HIGHEST * robot.home_height],
             "meaning": "rad from the vertical, and m of the base above the floor, beyond which the "

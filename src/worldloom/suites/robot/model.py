@@ -4,9 +4,10 @@ Everything that tasks need of a model is looked up here once, as plain numbers a
 nothing below this file asks MuJoCo for a name.
 """
 
+import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,27 @@ class Robot:
     @cached_property
     def mass(self) -> float:
         return float(self.model.body_mass.sum())
+
+    @cached_property
+    def lying(self) -> "Robot":
+        """The same robot as it can lie and get up: all of it touches the ground, as its soles do,
+        and actions reach the whole range of every joint.
+
+        A robot of which more than its feet touches stays as it is; meshes never touch.
+        """
+        model, engine = copy.copy(self.model), mujoco()
+        moving = (model.geom_bodyid > 0) & ~np.isin(model.geom_bodyid, self.foot_bodies)
+        if not (moving & touching(model)).any():
+            bare = moving & (model.geom_type != engine.mjtGeom.mjGEOM_MESH)
+            ground = np.flatnonzero(model.geom_bodyid == 0)
+            kinds = int(np.bitwise_or.reduce(model.geom_contype[ground], initial=0))
+            model.geom_conaffinity[bare] = kinds
+            model.geom_friction[bare] = model.geom_friction[self.foot_geoms[0]]
+            model.body_conaffinity[np.unique(model.geom_bodyid[bare])] |= kinds
+        home = self.home_joints
+        return replace(
+            self, model=model, action_scale=np.maximum(self.upper - home, home - self.lower)
+        )
 
 
 @cache

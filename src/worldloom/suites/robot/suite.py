@@ -69,7 +69,7 @@ class RobotSettings:
 
     TASK: ClassVar[tuple[str, ...]] = ("task", "robot")  # what decides the meaning of a score
 
-    task: str = "walk"  # stand, walk, push or joystick
+    task: str = "walk"  # stand, walk, push, joystick or recover
     level: int = 4  # of integration with JAX, 1 to 4
     trainer: str = "auto"  # whose PPO: at level 2 Brax's; at level 4 ours, or brax
     robot: str | None = None  # the path of an MJCF; the suite's own biped if none is given
