@@ -140,27 +140,28 @@ def test_there_is_nobody_to_push_over():
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    """A short training: half a minute of a robot's life in 64 worlds."""
+    """A short training: an hour and a half of lying about, in 128 worlds."""
     return worldloom.train(
         "biped",
         task="recover",
-        num_worlds=64,
-        steps=64 * 24 * 24,
-        eval_every=64 * 24 * 24,
+        num_worlds=128,
+        steps=128 * 24 * 80,
+        eval_every=0,
         eval_episodes=8,
-        world={"horizon": 100},
-        ppo={"hidden": (64, 64)},
-        out=tmp_path_factory.mktemp("runs"),
+        world={"horizon": 96},
+        ppo={"hidden": (64, 64), "learning_rate": 1e-3, "num_minibatches": 4},
+        out=tmp_path_factory.mktemp("runs") / "recover",
         report=False,
     )
 
 
 @pytest.mark.slow
 def test_robots_learn_to_get_up_higher(learned):
-    """Every iteration has as many steps, so that mean rewards can be compared."""
+    """By the mean reward of a step, in the iterations in which episodes end."""
     rows = learned.metrics()
     rewards_ = np.array(rows["return"], float) / np.array(rows["length"], float)
-    print(rewards_)
-    assert rewards_[-4:].mean() > rewards_[:4].mean() + 0.005
+    rewards_ = rewards_[np.isfinite(rewards_)]
+    assert len(rewards_) == 20
+    assert rewards_[-3:].mean() > 1.1 * rewards_[:3].mean()
     assert not (learned.folder / "ladder.json").exists()
     assert "gets up" in learned.evaluation.lines()

@@ -365,8 +365,10 @@ class RobotEvaluator:
         }
 
     def __call__(self, agents: PyTree, key: Key, at_random: bool = False) -> RobotEvaluation:
-        start = time.perf_counter()
-        result = self._play(agents, key, self.world.params, at_random)
+        start, params = time.perf_counter(), self.world.params
+        if self.world.task.moves:  # where it comes to is the way it walks; pushes come afterwards
+            params = params.replace(rules=params.rules.replace(push_force=jnp.zeros(2)))
+        result = self._play(agents, key, params, at_random)
         played = jax.tree.map(np.asarray, result)
         steps, names, robot = played["steps"], self.world.task.terms, self.world.robot
         terms = played["terms"].sum(0) / steps.sum()

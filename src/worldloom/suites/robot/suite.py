@@ -173,6 +173,25 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     }
 
 
+# What a walk is trained with that is to be put on a robot: worlds that differ, late and noisy
+# readings, pushes, feet that keep apart, targets that do not jump, and a gait like the reference's.
+READY = {"randomise": 1.0, "noise": 1.0, "apart": 1.0, "smooth": 0.05}
+READY_PUSH = (0.0, 8.0)  # N, of the biped
+STYLE_WEIGHT = 0.05
+
+
+def refine(env: str, algo: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of walks that are to be put on a robot; none for other tasks."""
+    if env not in SUITE.worlds or given.get("task", "walk") != "walk":
+        return {}
+    own = given.get("robot") is None  # of which the size is known, and that a gait is computed for
+    ready: dict[str, Any] = {"world": READY | ({"push_force": READY_PUSH} if own else {})}
+    fused = given.get("level", 4) == 4 and given.get("trainer") in (None, "auto", "own")
+    if own and fused and algo == "ppo":
+        ready["amp"] = {"weight": STYLE_WEIGHT}
+    return ready
+
+
 SUITE = Suite(
     name="robot",
     worlds={
@@ -184,6 +203,7 @@ SUITE = Suite(
     settings=RobotSettings,
     rules={"biped": RobotRules},
     defaults=defaults,
+    refine=refine,
     **parts_of(
         "worldloom.suites.robot",
         export="export:export",
