@@ -73,7 +73,10 @@ class Hardware:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Takes the torque off the servos, or damps them: from any thread, maybe more than once."""
+        """Takes the torque off the servos, or damps them: from any thread, maybe more than once.
+
+        What is written afterwards should have no effect: the loop may be in the middle of a write.
+        """
         raise NotImplementedError
 
     def pose(self) -> tuple[float, float, float, float] | None:
@@ -225,8 +228,6 @@ def run(
         np.asarray(about["action"][name]) for name in ("home", "lower", "upper", "rate")
     )
     servos, fall = about["servos"], about["fall"]
-    stiffness, damping = (np.asarray(servos[name])[to_robot] for name in ("stiffness", "damping"))
-    robot.configure(stiffness, damping, [servos["torque"][i] for i in to_robot])
 
     def read() -> Readings:
         raw = robot.read()
@@ -235,6 +236,8 @@ def run(
 
     first = read()
     check_start(first, policy.joints, lower, upper, upright=fall is not None)
+    stiffness, damping = (np.asarray(servos[name])[to_robot] for name in ("stiffness", "damping"))
+    robot.configure(stiffness, damping, [servos["torque"][i] for i in to_robot])
     start, targets = first.positions, np.clip(first.positions, lower, upper)
     summary, track = Summary(asked.tolist()), Track(period, asked)
     ramp, steps, held_back = round(RAMP_SECONDS / period), max(1, round(seconds / period)), 0
@@ -257,11 +260,11 @@ def run(
                 limited = np.clip(wanted, targets - rate * period, targets + rate * period)
                 held_back += step >= 0 and bool((np.abs(limited - wanted) > 1e-6).any())
                 targets = np.clip(limited, lower, upper)
-                robot.write(targets[to_robot])
                 watchdog.feed()
                 if watchdog.tripped:
                     summary.stopped = f"the watchdog stopped it: {PATIENCE} steps without a sign"
                     break
+                robot.write(targets[to_robot])
                 if step >= 0:
                     track.add(robot.pose())
                     summary.seconds = (step + 1) * period

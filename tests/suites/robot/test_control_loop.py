@@ -309,6 +309,7 @@ def test_a_robot_that_does_not_stand_is_not_started(bundle, change, message):
     robot, policy = simulation(bundle, Broken)
     robot.wrong = lambda now, step: now._replace(**change)
     written = robot.data.ctrl.copy()
+    robot.configure = lambda *gains: pytest.fail("its servos were switched on")
     with pytest.raises(ValueError, match=message):
         control_loop.run(robot, policy, COMMAND, 1.0, realtime=False)
     np.testing.assert_array_equal(robot.data.ctrl, written)
@@ -388,6 +389,7 @@ def test_the_watchdog_stops_a_robot_whose_loop_hangs(bundle):
     summary = control_loop.run(robot, policy, COMMAND, 5.0)
     assert "watchdog" in summary.stopped
     assert summary.seconds == 0.0
+    assert robot.written_after == 0
 
 
 def test_an_error_of_the_robot_stops_it_and_is_told(bundle):
