@@ -165,3 +165,36 @@ def test_robots_learn_to_get_up_higher(learned):
     assert rewards_[-3:].mean() > 1.1 * rewards_[:3].mean()
     assert not (learned.folder / "ladder.json").exists()
     assert "gets up" in learned.evaluation.lines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"level": 1, "ppo": {"unroll_length": 3, "num_minibatches": 2, "hidden": (8,)}},
+        pytest.param(
+            {"level": 3, "ppo": {"unroll_length": 3, "num_minibatches": 2, "hidden": (8,)}},
+            marks=pytest.mark.nightly,
+        ),
+        {"algo": "sac", "sac": {"hidden": (8,), "batch_size": 8, "learning_starts": 8}},
+        {"algo": "td3", "td3": {"hidden": (8,), "batch_size": 8, "learning_starts": 8}},
+    ],
+    ids=["loop", "mjx", "sac", "td3"],
+)
+def test_every_level_and_algorithm_trains_it(settings, tmp_path):
+    run = worldloom.train(
+        "biped",
+        task="recover",
+        num_worlds=4,
+        steps=48,
+        eval_every=0,
+        eval_episodes=2,
+        world={"horizon": 8, "randomise": 1.0, "noise": 1.0},
+        out=tmp_path / "run",
+        report=False,
+        **settings,
+    )
+    assert run.steps >= 48
+    assert run.evaluation.to_dict()["recovered"] == 0.0, "nobody gets up in a sixth of a second"
+    assert run.evaluation.lengths.tolist() == [8, 8]
+    assert np.isfinite(run.evaluation.returns).all()
