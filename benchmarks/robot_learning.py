@@ -14,7 +14,7 @@ import jax
 from worldloom.report.page import flat
 from worldloom.suites.robot.evaluate import RobotEvaluation
 from worldloom.suites.robot.problem import LADDER_KEY
-from worldloom.suites.robot.suite import STYLE_WEIGHT, SUITE
+from worldloom.suites.robot.suite import READY, STYLE_WEIGHT, SUITE
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.driver import EVALUATION_KEY, Hook
 from worldloom.training.run import Run, train
@@ -31,7 +31,7 @@ TINY: dict[str, Any] = {
     "ppo": {"unroll_length": 4, "num_epochs": 1, "num_minibatches": 2, "hidden": (8,)},
 }
 # A walk without all that makes it ready for a robot, so that figures stay those of one task.
-PLAIN = {"randomise": 0.0, "noise": 0.0, "push_force": None, "apart": None, "smooth": None}
+PLAIN = dict.fromkeys(READY) | {"push_force": None, "randomise": 0.0, "noise": 0.0}
 TINY_STEPS = 16  # of an iteration
 TINY_AMP = {"batch_size": 4, "replay_rows": 8, "replay_adds": 4, "hidden": (8,)}
 

@@ -260,8 +260,7 @@ def test_walks_are_trained_in_the_model_as_it_is_and_the_prior_is_the_only_diffe
     plain, amp = robot_learning.settings("walk"), robot_learning.settings("walk_amp")
     usual = make_config(SUITE, {"env": "biped"})
     annealed = replace(usual.hyper, anneal_updates=400, final_learning_rate=3e-5)
-    ready = {"randomise": 0.0, "noise": 0.0, "push_force": None, "apart": None, "smooth": None}
-    assert plain.world == {**usual.world, **ready}
+    assert plain.world == {**usual.world, **robot_learning.PLAIN}
     assert plain.settings.amp.weight == 0.0
     assert replace(plain, world=usual.world, settings=usual.settings) == replace(
         usual, hyper=annealed
@@ -271,7 +270,7 @@ def test_walks_are_trained_in_the_model_as_it_is_and_the_prior_is_the_only_diffe
     rate = "--ppo.anneal-updates 400 --ppo.final-learning-rate 3e-05"
     nominal = (
         "--world.randomise 0.0 --world.noise 0.0 --world.push-force None --world.apart None "
-        "--world.smooth None"
+        "--world.smooth None --world.straight None"
     )
     assert robot_learning.command(plain) == (
         f"worldloom train biped {nominal} {rate} --amp.weight 0.0"

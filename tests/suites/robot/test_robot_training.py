@@ -543,8 +543,11 @@ def test_two_devices_learn_as_one_and_one_goes_on_with_what_two_began():
     assert done.returncode == 0, done.stderr
 
 
-READY = {"randomise": 1.0, "noise": 1.0, "push_force": (0.0, 8.0), "apart": 1.0, "smooth": 0.05}
-NOMINAL = {"randomise": 0.0, "noise": 0.0, "push_force": None, "apart": None, "smooth": None}
+READY = {
+    "randomise": 1.0, "noise": 1.0, "push_force": (0.0, 8.0),
+    "apart": 1.0, "straight": 1.5, "smooth": 0.08,
+}  # fmt: skip
+NOMINAL = dict.fromkeys(READY) | {"randomise": 0.0, "noise": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -580,7 +583,8 @@ def test_the_default_walk_has_latency_pushes_and_feet_that_keep_apart():
     assert env.randomised
     assert rules.latency.tolist() == [0, 2]
     assert rules.push_force.tolist() == [0.0, 8.0]
-    assert (float(weights["apart"]), float(weights["smooth"])) == (1.0, pytest.approx(0.05))
+    chosen = [float(weights[name]) for name in ("apart", "straight", "smooth")]
+    assert chosen == pytest.approx([1.0, 1.5, 0.08])
 
 
 def test_walks_are_judged_without_the_pushes_of_their_training():

@@ -86,8 +86,9 @@ def apart(xp: Any, f: Facts) -> Array:
 
 
 def straight(xp: Any, f: Facts) -> Array:
-    """Neither sideways nor turning."""
-    return _near(xp, f.velocity[..., 1], 0.2) * _near(xp, f.turning[..., 2], 1.0)
+    """Neither sideways nor turning, at no moment and still less on average."""
+    now = _near(xp, f.velocity[..., 1], 0.2) * _near(xp, f.turning[..., 2], 1.0)
+    return now * _near(xp, f.speed[..., 2], 0.2)
 
 
 def upright(xp: Any, f: Facts) -> Array:

@@ -45,6 +45,7 @@ class RobotRules:
     bias: float | None = None  # of gravity and gyro, factor; with noise
     apart: float | None = None  # weight of the reward for feet that keep their distance
     smooth: float | None = None  # weight of the punishment of jumping actions
+    straight: float | None = None  # weight of the reward for going straight on (walk)
     horizon: int | None = None  # steps of control in an episode
     starts: str = "home"  # initial states: home, or reference for frames of the reference gait
 
@@ -174,8 +175,9 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
 
 
 # What a walk is trained with that is to be put on a robot: worlds that differ, late and noisy
-# readings, pushes, feet that keep apart, targets that do not jump, and a gait like the reference's.
-READY = {"randomise": 1.0, "noise": 1.0, "apart": 1.0, "smooth": 0.05}
+# readings, pushes, feet that keep apart, targets that do not jump, no turning, and a gait like the
+# reference's.
+READY = {"randomise": 1.0, "noise": 1.0, "apart": 1.0, "straight": 1.5, "smooth": 0.08}
 READY_PUSH = (0.0, 8.0)  # N, of the biped
 STYLE_WEIGHT = 0.05
 
