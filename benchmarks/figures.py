@@ -45,6 +45,9 @@ MEANING = {
         "walk_good_share": "of 64 walks of 20 s, those without a fall and within 0.075 m/s",
         "stand_push_share": "episodes survived under pushes that fell a robot holding its pose",
         "amp_gait_distance_share": "distance of the gait from the reference, with AMP / without",
+        "joystick_error_share": "mean error of a steered walk over its greatest command / that of "
+        "Apollo's policy in MuJoCo Playground, 0.059",
+        "joystick_falls": "falls in 18 runs of 20 s with commands to the ends of the range",
     },
     "plant": {
         "td3bc_vs_d3rlpy": "updates/s of TD3+BC, batch 256, 2x256, ours / d3rlpy's best",

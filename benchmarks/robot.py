@@ -1,4 +1,4 @@
-"""`worldloom bench robot`: physics, four levels of training, Brax, compile time, and learning."""
+"""`worldloom bench robot`: physics, levels of training, Brax, compile time, learning, tracking."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +26,7 @@ from worldloom.training.console import table
 from worldloom.training.timer import Timing, ratio
 
 RATIOS = MEANING["robot"]
-SECTIONS = ("physics", "levels", "brax", "compile", "learning")
+SECTIONS = ("physics", "levels", "brax", "compile", "learning", "tracking")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Sizes:
     stand_steps: int = 250 * STEPS_PER_UPDATE
     eval_every: int = 50 * STEPS_PER_UPDATE
     tiny_learning: bool = False
+    tracking_minutes: float = 60.0
+    tracking_seconds: float = 20.0
+    tracked: Path | None = None  # a run or a bundle; else one is trained
 
     def same(self) -> dict[str, Any]:
         """What all trainers have in common."""
@@ -73,6 +76,7 @@ QUICK = Sizes(
     stand_steps=32,
     eval_every=16,
     tiny_learning=True,
+    tracking_seconds=2.5,
 )
 
 # level -> (environment, trainer, what is compiled)
@@ -92,7 +96,11 @@ class BenchRobot:
     out: Path | None = None
     """Where to write; benchmarks/results/robot.json, or robot-partial / robot-quick beside it."""
     only: tuple[str, ...] = ()
-    """Sections to run (physics, levels, brax, compile, learning); all if none is named."""
+    """Sections: physics, levels, brax, compile, learning, tracking; all if none is named."""
+    run: Path | None = None
+    """Of tracking: the run or the bundle of a joystick policy; else one is trained."""
+    minutes: float = 60.0
+    """Of tracking: how long that training may take."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -101,15 +109,22 @@ class BenchRobot:
 
 def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom bench robot`; 0, or 1 if a section failed."""
-    about = "Measure the robot's engines, levels of training and learning; about two hours."
+    about = "Measure the robot's engines, levels of training and learning; about three hours."
     args = parse(BenchRobot, argv, "worldloom bench robot", about)
     for name in args.only:
         if name not in SECTIONS:
             raise ValueError(f"there is no section {name!r}; {suggest(name, SECTIONS)}")
+    if not 0.0 < args.minutes <= 1440.0:
+        raise ValueError(f"minutes={args.minutes}; it must be above 0, and a day at most")
+    if args.run is not None and not args.run.is_dir():
+        raise ValueError(f"there is no run or bundle {args.run}")
     variant = "-quick" if args.quick else "-partial" if args.only else ""
     out = args.out or Path("benchmarks/results") / f"robot{variant}.json"
     line = shlex.join(["worldloom", "bench", "robot", *argv])
-    record = run(QUICK if args.quick else Sizes(), args.only or SECTIONS, out, line, args.quick)
+    sizes = replace(
+        QUICK if args.quick else Sizes(), tracking_minutes=args.minutes, tracked=args.run
+    )
+    record = run(sizes, args.only or SECTIONS, out, line, args.quick)
     page = write_bench(plain(record.result), out.with_suffix(".html"))
     code = 0 if record.result["complete"] else 1
     if args.json:
@@ -180,6 +195,7 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         "brax": brax,
         "compile": compile_,
         "learning": learning,
+        "tracking": tracking,
     }
     for name in sections:
         raw = record.result["raw"].setdefault(name, {})
@@ -371,3 +387,14 @@ def learning(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
     ratios["walk_good_share"] = walk["good"]
     ratios["amp_gait_distance_share"] = ratio(amp["gait_distance"], walk["gait_distance"])
     ratios["stand_push_share"] = taken_share(raw["stand"]["ladder"])
+
+
+def tracking(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
+    """A steered robot follows commands to the ends of its range, on C MuJoCo."""
+    from benchmarks import robot_tracking
+
+    given, minutes, seconds = sizes.tracked, sizes.tracking_minutes, sizes.tracking_seconds
+    robot_tracking.tracking(given, minutes, raw, record.note, seconds, sizes.tiny_learning)
+    ratios, apollo = record.result["ratios"], robot_tracking.PEERS["Apollo"]
+    ratios["joystick_error_share"] = ratio(raw["error_share"], apollo)
+    ratios["joystick_falls"] = raw["falls"]

@@ -14,7 +14,7 @@ import jax
 from worldloom.report.page import flat
 from worldloom.suites.robot.evaluate import RobotEvaluation
 from worldloom.suites.robot.problem import LADDER_KEY
-from worldloom.suites.robot.suite import SUITE
+from worldloom.suites.robot.suite import READY, STYLE_WEIGHT, SUITE
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.driver import EVALUATION_KEY, Hook
 from worldloom.training.run import Run, train
@@ -23,7 +23,6 @@ FALLS = 0.1  # of the episodes at most are survived where holding the home pose 
 GOOD = 0.9  # of the episodes, as fast as was asked and without a fall
 FINAL_RATE = 3e-5  # of learning, in the last update
 KEPT = ("good", "survived", "error", "mean", "gait_distance")
-STYLE_WEIGHT = 0.05  # of the motion prior
 TINY: dict[str, Any] = {
     "num_worlds": 4,
     "chunk": 1,
@@ -31,22 +30,27 @@ TINY: dict[str, Any] = {
     "world": {"horizon": 120},
     "ppo": {"unroll_length": 4, "num_epochs": 1, "num_minibatches": 2, "hidden": (8,)},
 }
+# A walk without all that makes it ready for a robot, so that figures stay those of one task.
+PLAIN = dict.fromkeys(READY) | {"push_force": None, "randomise": 0.0, "noise": 0.0}
 TINY_STEPS = 16  # of an iteration
 TINY_AMP = {"batch_size": 4, "replay_rows": 8, "replay_adds": 4, "hidden": (8,)}
 
 
 def settings(name: str, tiny: bool = False, **changes: Any) -> TrainConfig:
-    """The settings of `walk`, `walk_amp` or `stand`.
+    """The settings of `walk`, `walk_amp`, `stand` or `joystick`.
 
     They are the defaults of `worldloom train biped`, but for the learning rate, which falls in the
-    course of the run: it then ends on a policy that is as good as any before it.
+    course of the run: it then ends on a policy that is as good as any before it. Walks are without
+    randomisation, noise and pushes.
     """
-    given = {"env": "biped", "task": "stand" if name == "stand" else "walk"}
-    amp = {"weight": STYLE_WEIGHT} if name == "walk_amp" else {}
+    given = {"env": "biped", "task": name.removesuffix("_amp")}
+    given |= {"world": PLAIN} if given["task"] == "walk" else {}
+    amp = {"weight": STYLE_WEIGHT if name == "walk_amp" else 0.0}
     if tiny:
-        amp |= TINY_AMP if amp else {}
+        amp |= TINY_AMP if amp["weight"] else {}
         changes = {n: min(value, 2 * TINY_STEPS) for n, value in changes.items()}
-        given |= TINY | {"steps": 2 * TINY_STEPS}
+        world = {"world": given.get("world", {}) | TINY["world"]}
+        given |= TINY | {"steps": 2 * TINY_STEPS} | world
     config = make_config(SUITE, given | {"amp": amp} | changes)
     updates = -(-config.steps // (config.num_worlds * config.hyper.unroll_length))
     annealed = replace(config.hyper, anneal_updates=updates, final_learning_rate=FINAL_RATE)
@@ -55,7 +59,9 @@ def settings(name: str, tiny: bool = False, **changes: Any) -> TrainConfig:
 
 def command(config: TrainConfig) -> str:
     """The command that trains with these settings."""
-    usual = flat(make_config(SUITE, {"env": config.env}).to_dict())
+    task = config.settings.task
+    usual = flat(make_config(SUITE, {"env": config.env, "task": task}).to_dict())
+    usual |= {} if task == "walk" else {"task": "walk"}
     chosen = {n: value for n, value in flat(config.to_dict()).items() if value != usual[n]}
     flags = [f"--{name.replace('_', '-')} {_words(value)}" for name, value in chosen.items()]
     return " ".join([f"worldloom train {config.env}", *flags])

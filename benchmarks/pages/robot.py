@@ -36,6 +36,7 @@ def sections(raw: Mapping[str, Any]) -> list[page.Part]:
         "brax": _brax,
         "compile": _compile,
         "learning": _learning,
+        "tracking": _tracking,
     }
     return [make(raw[name]) for name, make in made.items() if raw.get(name)]
 
@@ -295,3 +296,25 @@ def _rounded(value: float | None) -> int | None:
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
+
+
+def _tracking(raw: Mapping[str, Any]) -> page.Part:
+    """How closely commands are followed, beside the policies of MuJoCo Playground; every run."""
+    measured = raw.get("error_share")
+    beside = [["Worldloom, this run", measured, raw.get("falls")]]
+    beside += [[name, share, 0] for name, share in (raw.get("peers") or {}).items()]
+    runs = [
+        [
+            " ".join(f"{x:+.2f}" for x in run["command"]),
+            *(number(run[name], 3) for name in ("tracking_error", "yaw_error")),
+            run["stopped"] or "",
+        ]
+        for run in raw.get("runs") or ()
+    ]
+    text = f"Of ours, {raw.get('unit')}. The others: {raw.get('peers_source')}."
+    return page.section(
+        "Following commands",
+        page.measured_table(["policy", "mean error over the greatest command", "falls"], beside),
+        page.measured_table(["command", "m/s off", "rad/s off", "stopped by"], runs),
+        text=text,
+    )

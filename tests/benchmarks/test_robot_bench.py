@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from benchmarks import figures, robot, robot_learning, robot_levels, robot_physics
+from benchmarks import figures, robot, robot_learning, robot_levels, robot_physics, robot_tracking
 from benchmarks.pages import robot as robot_bench
 from benchmarks.robot_players import PLAYERS
 from benchmarks.robot_stage import Process
@@ -253,30 +253,40 @@ def test_a_run_that_is_out_of_time_is_evaluated_where_it_stopped():
     assert len(notes) == 1
 
 
-def test_walks_are_trained_with_the_defaults_and_the_prior_is_the_only_difference():
+def test_walks_are_trained_in_the_model_as_it_is_and_the_prior_is_the_only_difference():
     from worldloom.suites.robot.suite import SUITE
     from worldloom.training.config import make_config
 
     plain, amp = robot_learning.settings("walk"), robot_learning.settings("walk_amp")
     usual = make_config(SUITE, {"env": "biped"})
     annealed = replace(usual.hyper, anneal_updates=400, final_learning_rate=3e-5)
-    assert plain == replace(usual, hyper=annealed)
+    assert plain.world == {**usual.world, **robot_learning.PLAIN}
+    assert plain.settings.amp.weight == 0.0
+    assert replace(plain, world=usual.world, settings=usual.settings) == replace(
+        usual, hyper=annealed
+    )
     assert amp.settings.amp.weight > 0.0
     assert replace(amp, settings=plain.settings) == plain
     rate = "--ppo.anneal-updates 400 --ppo.final-learning-rate 3e-05"
-    assert robot_learning.command(plain) == f"worldloom train biped {rate}"
+    nominal = (
+        "--world.randomise 0.0 --world.noise 0.0 --world.push-force None --world.apart None "
+        "--world.smooth None --world.straight None"
+    )
+    assert robot_learning.command(plain) == (
+        f"worldloom train biped {nominal} {rate} --amp.weight 0.0"
+    )
     stand = robot_learning.settings("stand", steps=7 * 512 * 24, eval_every=3)
     assert robot_learning.command(stand) == (
         "worldloom train biped --steps 86016 --eval-every 3 --ppo.anneal-updates 7 "
         "--ppo.final-learning-rate 3e-05 --task stand"
     )
-    assert f"--amp.weight {amp.settings.amp.weight}" in robot_learning.command(amp)
+    assert "--amp.weight" not in robot_learning.command(amp), "it is the default"
 
 
 def test_the_command_of_a_run_makes_its_settings():
     from worldloom.cli.settings import read_request
 
-    for name in ("walk", "walk_amp", "stand"):
+    for name in ("walk", "walk_amp", "stand", "joystick"):
         config = robot_learning.settings(name)
         _, _, env, *flags = robot_learning.command(config).split()
         assert read_request(env, flags).config == config
@@ -324,3 +334,76 @@ def test_the_page_shows_what_was_measured_and_nothing_else(fake_players, tmp_pat
     assert "holding the home pose" in learning
     assert "95" in learning
     assert robot_bench.sections({}) == []
+
+
+# Tracking ----------------------------------------------------------------------------------------
+
+RANGES = [[-0.2, 0.35], [-0.15, 0.15], [-0.5, 0.5]]
+
+
+@pytest.fixture(scope="module")
+def steered(tmp_path_factory):
+    """The bundle of a joystick policy that stands where it is."""
+    from worldloom.suites.robot.export import export_policy
+    from worldloom.suites.robot.world import world
+
+    env = world(task="joystick", physics="c", threads=1)
+    layers = [{"kernel": np.zeros((50, 13)), "bias": np.zeros(13)}]
+    folder = tmp_path_factory.mktemp("steered") / "bundle"
+    return export_policy(folder, env.robot, env.task, layers, activation="elu")
+
+
+def test_commands_are_the_ends_of_every_range_alone_and_in_pairs():
+    asked = robot_tracking.commands(RANGES)
+    assert asked.shape == (18, 3)
+    assert len({tuple(row) for row in asked}) == 18
+    assert sorted((asked != 0.0).sum(1)) == [1] * 6 + [2] * 12
+    for column, ends in zip(asked.T, RANGES, strict=True):
+        assert {*column} == {0.0, *ends}
+        assert [(column == x).sum() for x in ends] == [5, 5]
+    with pytest.raises(ValueError, match="steered in three directions: train one with --task"):
+        robot_tracking.commands(RANGES[:1])
+
+
+def test_errors_are_shares_of_the_greatest_command_of_runs_without_a_fall():
+    asked = robot_tracking.commands(RANGES)
+    run = {"stopped": None, "tracking_error": 0.035, "yaw_error": 0.1}
+    fell = {"stopped": "it fell", "tracking_error": None, "yaw_error": None}
+    found = robot_tracking.scores(asked, [run] * 17 + [fell])
+    assert found["falls"] == 1
+    assert found["greatest"] == [0.35, 0.5]
+    assert (found["speed_share"], found["yaw_share"]) == pytest.approx((0.1, 0.2))
+    assert found["error_share"] == pytest.approx(0.15)
+    assert robot_tracking.scores(asked, [fell] * 18)["error_share"] is None
+
+
+def test_a_robot_that_stands_is_off_by_all_that_was_asked(steered, tmp_path):
+    sizes = replace(robot.QUICK, tracked=steered)
+    record = robot.run(sizes, ["tracking"], tmp_path / "r.json", "", True)
+    assert record.result["errors"] == {}
+    raw, ratios = record.result["raw"]["tracking"], record.result["ratios"]
+    assert (len(raw["runs"]), raw["falls"], ratios["joystick_falls"]) == (18, 0, 0)
+    asked = robot_tracking.commands(RANGES)
+    speed = np.hypot(*asked[:, :2].T).mean() / 0.35
+    yaw = np.abs(asked[:, 2]).mean() / 0.5
+    assert raw["error_share"] == pytest.approx((speed + yaw) / 2.0, abs=0.02)
+    assert ratios["joystick_error_share"] == pytest.approx(raw["error_share"] / 0.059)
+    assert "0.059" in figures.MEANING["robot"]["joystick_error_share"]
+    assert "Playground" in raw["peers_source"]
+    (page,) = robot_bench.sections({"tracking": raw})
+    shown = html.page("", [page])
+    for words in ("Following commands", "Apollo", "+0.35 +0.15 +0.00", "not measured in this run"):
+        assert words in shown
+
+
+def test_a_policy_that_is_not_given_is_trained_first_and_one_that_is_not_there_refused(tmp_path):
+    raw = {}
+    robot_tracking.tracking(None, 0.5, raw, lambda text: None, seconds=2.5, tiny=True)
+    assert raw["training"]["command"].startswith("worldloom train biped")
+    assert "--task joystick" in raw["training"]["command"]
+    assert raw["training"]["steps"] > 0
+    assert len(raw["runs"]) == 18
+    with pytest.raises(ValueError, match="there is no run or bundle"):
+        robot.command(["--only", "tracking", "--run", str(tmp_path / "none")])
+    with pytest.raises(ValueError, match=r"minutes=0\.0"):
+        robot.command(["--only", "tracking", "--minutes", "0"])

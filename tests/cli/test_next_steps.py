@@ -83,6 +83,8 @@ def test_what_is_suggested_works(suite, tmp_path, monkeypatch, capsys):
             continue
         if kind == "train" and len(done) > 1:
             command += small.split()
+        if kind == "deploy":
+            command += ["--fast", "--seconds", "0.1"]
         code = main(command)
         said = capsys.readouterr()
         assert code == 0, (command, said.err)
@@ -91,6 +93,7 @@ def test_what_is_suggested_works(suite, tmp_path, monkeypatch, capsys):
     (run,) = {path.parent for path in folder.rglob("config.json") if "sweep" not in str(path)}
     assert main(["compare", str(run), str(run), "--json"]) == 0, "runs of every suite"
     assert ("serve" in done) == (suite == "plant")
+    assert ("deploy" in done) == (suite == "robot")
     assert ("report" in done) == (suite in ("plain", "robot")), "where there was none yet"
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]  # of the project, where the install 
 AGAINST_PEERS = {
     "grid": "treasure hunt against the original's loop and arithmetic in PyTorch",
     "arc": "grid-editing worlds against JaxARC and ARCLE, and PPO on Mini-ARC",
-    "robot": "a biped against mujoco.rollout, MJX and Brax's PPO, and PPO that walks",
+    "robot": "a biped against MuJoCo, MJX and Brax's PPO; walking and steering",
     "plant": "offline learning against d3rlpy and NeoRL-2, safety, serving",
     "algos": "PPO, SAC, DQN, PQN and TD3 against rejax, on the same Gymnax tasks",
     "faults": "kills, damaged files, fuzzed inputs, overload: what goes wrong of it",

@@ -41,8 +41,12 @@ def command(argv: list[str]) -> int:
         return 0
     from worldloom.core.files import read_json
     from worldloom.serving.bundle_folder import PLANT_POLICY
+    from worldloom.serving.policy_runtime import KIND as ROBOT_POLICY
 
     console.say(f"written to {folder}")
-    if read_json(folder / "manifest.json").get("kind") == PLANT_POLICY:
+    kind = read_json(folder / "manifest.json").get("kind")
+    if kind == PLANT_POLICY:
         console.next_steps(["serve", folder, "--no-token"])
+    elif kind == ROBOT_POLICY:
+        console.next_steps(["deploy", folder, "--sim"])
     return 0

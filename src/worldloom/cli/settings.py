@@ -30,6 +30,7 @@ from worldloom.training.config import (
     merge,
     nest,
     read_header,
+    usual_settings,
 )
 from worldloom.training.suite import Suite
 
@@ -90,7 +91,7 @@ class Schema:
     """
 
     def __init__(self, suite: Suite, env: str, algo: str, values: Mapping[str, Any] | None = None):
-        usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
+        usual = usual_settings(suite, env, algo, values or {})
         self.suite, self.env, self.algo = suite, env, algos.get(algo).name
         rules = suite.rules_of(env)
         parameters = suites.world_parameters(env) if rules is None else None

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 3  # of bundles that this file can read
+VERSION = 4  # of bundles that this file can read
 KIND = "worldloom robot policy"
 ACTIVATIONS = {
     "tanh": np.tanh,

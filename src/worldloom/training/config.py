@@ -147,7 +147,7 @@ def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> Tra
     algo = given.pop("algo", None) or suite.defaults(env, None)["algo"]
     if not isinstance(algo, str):
         raise ValueError(f"{place}algo={shown(algo)}; it must be the name of an algorithm")
-    usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
+    usual = usual_settings(suite, env, algo, given)
     algorithm = algos.get(algo)
     own = [f.name for f in fields(suite.settings)]
     for name in given:
@@ -165,6 +165,12 @@ def make_config(suite: Suite, given: Mapping[str, Any], source: str = "") -> Tra
         settings=read_fields(suite.settings, {n: values[n] for n in own if n in values}, place),
         world=_make_world(suite.rules_of(env), values["world"], f"{place}world."),
     )
+
+
+def usual_settings(suite: Suite, env: str, algo: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The suite's defaults, nested; `given` are settings that others may hang on."""
+    usual = nest(suite.defaults(env, algo))  # first: a suite may know what a name stood for
+    return merge(usual, nest(suite.refine(env, algo, given))) if suite.refine else usual
 
 
 def _group(name: str, given: Any) -> Mapping[str, Any]:

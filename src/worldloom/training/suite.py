@@ -39,7 +39,8 @@ class Suite:
 
     worlds: those that come with it. settings: a frozen dataclass of what its runs take beyond the
     common settings. defaults(env, algo): settings that differ from the common defaults, nested as
-    in a config file; with algo=None it names the usual algorithm, too. problem(config, folder):
+    in a config file; with algo=None it names the usual algorithm, too. refine(env, algo, given):
+    those that hang on what was given besides. problem(config, folder):
     what a loop needs; `folder` is that of a run that goes on, or None. page(folder): writes a
     run's report.html. rules: by world, a dataclass of its options where the maker's signature does
     not tell them. export(run, folder): writes a policy's bundle. film(run, path, seed): writes a
@@ -63,6 +64,7 @@ class Suite:
     export: Callable[..., Path]
     settings: type = NoSettings
     rules: Mapping[str, type] = field(default_factory=dict)
+    refine: Callable[[str, str, Mapping[str, Any]], Mapping[str, Any]] | None = None
     film: Callable[..., Path] | None = None
     play: Callable[..., Any] | None = None
     studio: "Callable[..., Session] | None" = None

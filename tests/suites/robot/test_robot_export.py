@@ -174,7 +174,7 @@ def test_targets_stay_within_the_limits_of_the_servos(bundle, walking):
 def test_the_manifest_says_what_a_robot_needs_to_know(bundle, walking):
     about = json.loads((bundle / "manifest.json").read_text())
     robot = walking.robot
-    assert (about["version"], about["quaternion"]["order"]) == (3, "wxyz")
+    assert (about["version"], about["quaternion"]["order"]) == (4, "wxyz")
     assert about["control"] == {"rate_hz": 50, "seconds": 0.02}
     assert about["joints"] == list(robot.joints)
     assert [(part["name"], part["size"]) for part in about["observation"]] == list(
@@ -182,7 +182,9 @@ def test_the_manifest_says_what_a_robot_needs_to_know(bundle, walking):
     )
     assert about["network"]["layers"] == [48, 64, 32, 13]
     assert about["network"]["activation"] == "elu"
-    assert set(about["files"]) == {"policy.npz", "robot.xml", "policy_runtime.py"}
+    assert set(about["files"]) == {
+        "policy.npz", "robot.xml", "policy_runtime.py", "control_loop.py"
+    }  # fmt: skip
     assert (bundle / "robot.xml").read_text() == robot.xml
     np.testing.assert_array_equal(about["action"]["home"], robot.home_joints)
 
@@ -270,7 +272,7 @@ def test_a_bundle_of_another_version_or_kind_is_refused(broken, tmp_path):
         (broken / "manifest.json").write_text(json.dumps(changed))
 
     rewrite(version=1)
-    with pytest.raises(ValueError, match="version 1, this worldloom reads 3"):
+    with pytest.raises(ValueError, match="version 1, this worldloom reads 4"):
         Policy.load(broken)
     rewrite(kind="a poem")
     with pytest.raises(ValueError, match="'a poem', not the manifest of a worldloom robot policy"):

@@ -293,6 +293,16 @@ def test_the_clock_of_a_gait_is_controlled_by_the_command():
     np.testing.assert_allclose(gait.advance(np, phase, 0.072, commands, 0.0)[1:], 0.05, atol=1e-6)
 
 
+def test_going_straight_is_neither_sideways_nor_turning_now_or_on_average():
+    facts = SimpleNamespace(
+        velocity=np.array([[0.3, 0.0], [0.3, 0.2], [0.3, 0.0], [0.3, 0.0]]),
+        turning=np.array([[9.0, 9.0, 0.0], [0, 0, 0], [0, 0, 1.0], [0, 0, 0.0]]),
+        speed=np.array([[0.3, 0.0, 0.0], [0, 0, 0], [0, 0, 0], [0, 0, -0.2]]),
+    )
+    expected = [1.0, *[np.exp(-1.0)] * 3]
+    np.testing.assert_allclose(rewards.straight(np, facts), expected, rtol=1e-6)
+
+
 def test_feet_that_come_near_each_other_are_punished(walk):
     apart = rewards.apart(np, SimpleNamespace(feet_apart=np.array([1.2, 0.9, 0.75, 0.6, 0.1])))
     np.testing.assert_allclose(apart, [0.0, 0.0, -0.5, -1.0, -1.0], atol=1e-6)

@@ -19,7 +19,7 @@ import yaml
 import worldloom
 from worldloom import suites
 from worldloom.suites.robot import kinematics, motion, problem
-from worldloom.suites.robot.evaluate import BINS, push_ladder
+from worldloom.suites.robot.evaluate import BINS, RobotEvaluator, push_ladder
 from worldloom.suites.robot.features import features, profile
 from worldloom.suites.robot.model import ASSETS, biped
 from worldloom.suites.robot.world import world
@@ -494,8 +494,9 @@ def test_the_defaults_are_those_that_learn_to_walk():
     assert (config.algo, config.num_worlds, config.steps) == ("ppo", 512, 400 * update)
     assert (config.eval_every, config.checkpoint_every) == (100 * update, 100 * update)
     assert (config.hyper.hidden, config.hyper.activation) == ((128, 128), "elu")
-    assert config.settings.amp.weight == 0.0
+    assert config.settings.amp.weight == 0.05
     sac = make_config(SUITE, {"env": "biped", "algo": "sac"})
+    assert sac.settings.amp.weight == 0.0
     assert sac.hyper.normalise_observations
     assert sac.hyper.hidden == (128, 128)
 
@@ -536,3 +537,60 @@ DEVICES = """
 def test_two_devices_learn_as_one_and_one_goes_on_with_what_two_began():
     done = on_two_devices(DEVICES)
     assert done.returncode == 0, done.stderr
+
+
+READY = {
+    "randomise": 1.0, "noise": 1.0, "push_force": (0.0, 8.0),
+    "apart": 1.0, "straight": 1.5, "smooth": 0.08,
+}  # fmt: skip
+NOMINAL = dict.fromkeys(READY) | {"randomise": 0.0, "noise": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "weight", "world"),
+    [
+        ({}, 0.05, READY),
+        ({"task": "walk", "level": 4, "trainer": "own"}, 0.05, READY),
+        ({"level": 1}, 0.0, READY),
+        ({"level": 2}, 0.0, READY),
+        ({"trainer": "brax"}, 0.0, READY),
+        ({"algo": "td3"}, 0.0, READY),
+        ({"robot": str(ASSETS / "biped.xml")}, 0.0, READY | {"push_force": None}),
+        ({"task": "stand"}, 0.0, NOMINAL),
+        ({"task": "joystick"}, 0.0, NOMINAL),
+        ({"amp": {"weight": 0.0}, "world": {"noise": 0.5, "apart": 2.0}}, 0.0,
+         READY | {"noise": 0.5, "apart": 2.0}),
+    ],
+)  # fmt: skip
+def test_a_walk_is_made_ready_for_a_robot_but_for_what_is_asked_otherwise(given, weight, world):
+    config = make_config(SUITE, {"env": "biped"} | given)
+    assert config.settings.amp.weight == weight
+    assert {name: config.world[name] for name in world} == world
+    assert make_config(SUITE, config.to_dict()) == config, "as a run goes on"
+    problem.check(config)
+
+
+def test_the_default_walk_has_latency_pushes_and_feet_that_keep_apart():
+    env = problem.make_env(make_config(SUITE, {"env": "biped", "world": {"horizon": 5}})).base
+    rules, weights = (
+        env.params.rules,
+        dict(zip(env.task.terms, env.params.rules.weights, strict=True)),
+    )
+    assert env.randomised
+    assert rules.latency.tolist() == [0, 2]
+    assert rules.push_force.tolist() == [0.0, 8.0]
+    chosen = [float(weights[name]) for name in ("apart", "straight", "smooth")]
+    assert chosen == pytest.approx([1.0, 1.5, 0.08])
+
+
+def test_walks_are_judged_without_the_pushes_of_their_training():
+    """Pushed so that all fall, if it were done."""
+    made = world(
+        task="walk", physics="c", threads=1, horizon=60, still=1.0,
+        push_force=(300.0, 300.0), push_pause=(5, 6),
+    )  # fmt: skip
+    hold = lambda agents, obs, key, *, explore: jax.numpy.zeros((4, 13))  # noqa: E731
+    evaluator = RobotEvaluator(made, hold, 4)
+    assert not evaluator(None, jax.random.key(0)).fell.any()
+    pushed = evaluator._push(None, jax.random.key(0), made.params, False)
+    assert (np.asarray(pushed["alive"]) == 0.0).all()

@@ -1,7 +1,8 @@
 """Greedy evaluation of robots: whole episodes, pushes of growing size, worlds that differ.
 
 Walks are scored by where they came to, over the commands that they were trained for, and by their
-gait in numbers; stances by the pushes they take, beside a robot that merely holds its home pose.
+gait in numbers; stances by the pushes they take, beside a robot that merely holds its home pose;
+robots that begin on the ground by whether they stand at the end.
 """
 
 import math
@@ -39,6 +40,8 @@ TOLERANCE, YAW_TOLERANCE = 0.02, 0.1
 LOOSE = 0.075  # m/s: the tolerance of `good`, of the mean forward speed in the heading's frame
 BINS = 18  # of the phase, over which gaits are compared
 SETTLING_SECONDS = 2.0  # before a speed counts; at most half of an episode
+# Of robots that get up: over the height at home, rad of tilt, and for how long at the end.
+STANDING_HEIGHT, STANDING_TILT, STANDING_SECONDS = 0.85, 0.35, 1.0
 MOST_RECORDED, ROBOTS_RECORDED = 2000, 16  # steps and episodes that gaits are measured in
 # Every kind of disturbance and its strengths: factors on the widths of the randomisation, steps of
 # latency, factors on noise, and pushes in N.
@@ -107,6 +110,7 @@ class RobotEvaluation(EpisodeScores):
     gait: dict[str, float]  # see `gait_numbers.NUMBERS`
     gait_distance: float | None  # rad, from the reference walk; see `features.gait_distance`
     scale: float = 1.0  # of speeds, against those of the biped
+    stood_after: np.ndarray | None = None  # (E,) s until it stood for good; NaN where it does not
     rungs: tuple[Rung, ...] = ()  # where it was pushed, too
     disturbed: tuple[Disturbed, ...] = ()  # where its worlds differed, too
 
@@ -154,6 +158,10 @@ class RobotEvaluation(EpisodeScores):
             "terms": self.terms,
             "terms_stderr": self.terms_stderr,
         }
+        if self.stood_after is not None:
+            up = ~np.isnan(self.stood_after)
+            after = float(self.stood_after[up].mean()) if up.any() else None
+            scores |= {"recovered": float(up.mean()), "seconds_to_stand": after}
         scores |= {"pushes": [asdict(rung) for rung in self.rungs]} if self.rungs else {}
         return scores | (
             {"robustness": [asdict(row) for row in self.disturbed]} if self.disturbed else {}
@@ -162,7 +170,12 @@ class RobotEvaluation(EpisodeScores):
     def lines(self) -> dict[str, str]:
         """For people."""
         count = len(self.fell)
-        lines = {"stays up": f"{(~self.fell).sum()} of {count} episodes to the end"}
+        if self.stood_after is None:
+            lines = {"stays up": f"{(~self.fell).sum()} of {count} episodes to the end"}
+        else:
+            up = self.stood_after[~np.isnan(self.stood_after)]
+            after = f", after {up.mean():.1f} s on average" if len(up) else ""
+            lines = {"gets up": f"{len(up)} of {count}, and stands at the end{after}"}
         if self.command.any():
             lines["goes where asked"] = (
                 f"{self.tracked.sum()} of {count}, within {TOLERANCE * self.scale:g} m/s and "
@@ -246,6 +259,7 @@ class RobotEvaluator:
         first = state.physics.reading
         totals = {
             **dict.fromkeys(("settled", "returns", "steps", "turned"), jnp.zeros(self.episodes)),
+            "standing": jnp.zeros(self.episodes),
             "velocity": jnp.zeros((self.episodes, 2)),
             "terms": jnp.zeros((self.episodes, len(task.terms))),
             "angles": jnp.zeros((BINS, robot.num_joints)),
@@ -288,6 +302,8 @@ class RobotEvaluator:
                 "steps": alive,
                 "terms": alive[:, None] * after.info.terms,
             }
+            new["standing"] = self._stands(reading) * (1.0 + totals["standing"])
+            new["standing"] -= totals["standing"]  # steps without a break until now
             totals = jax.tree.map(jnp.add, totals, new)
             going = alive[:, None] > 0.0
             places = {
@@ -305,6 +321,21 @@ class RobotEvaluator:
         end = jax.lax.fori_loop(0, params.rules.horizon, one, carry)
         _, _, alive, totals, places, films = end
         return totals | places | {"alive": alive, "command": state.episode.command, "films": films}
+
+    def _stands(self, reading: Reading) -> Array:
+        """(E,) whether the base is level and as high as at home."""
+        robot = self.world.robot
+        parts = sensed(jnp, robot, reading)
+        high = parts["height"] > (STANDING_HEIGHT - 1.0) * robot.home_height
+        return high & (parts["gravity"][:, 2] < -math.cos(STANDING_TILT))
+
+    def _stood_after(self, played: dict[str, Any]) -> np.ndarray | None:
+        """(E,) seconds until the robot stood for good, if its task is to get up; NaN for never."""
+        if not self.world.task.lies:
+            return None
+        seconds, standing = self.world.robot.control_seconds, played["standing"]
+        up = (standing * seconds >= STANDING_SECONDS) & (played["alive"] > 0.0)
+        return np.where(up, seconds * (played["steps"] - standing), np.nan)
 
     def _pose(self, reading: Reading) -> Array:
         """(E, 3): where the base is, and its yaw."""
@@ -334,8 +365,10 @@ class RobotEvaluator:
         }
 
     def __call__(self, agents: PyTree, key: Key, at_random: bool = False) -> RobotEvaluation:
-        start = time.perf_counter()
-        result = self._play(agents, key, self.world.params, at_random)
+        start, params = time.perf_counter(), self.world.params
+        if self.world.task.moves:  # where it comes to is the way it walks; pushes come afterwards
+            params = params.replace(rules=params.rules.replace(push_force=jnp.zeros(2)))
+        result = self._play(agents, key, params, at_random)
         played = jax.tree.map(np.asarray, result)
         steps, names, robot = played["steps"], self.world.task.terms, self.world.robot
         terms = played["terms"].sum(0) / steps.sum()
@@ -355,6 +388,7 @@ class RobotEvaluator:
             gait=gait_numbers(robot, Steps(films["reading"], films["target"], counted)),
             gait_distance=distance,
             scale=robot.time_scale,
+            stood_after=self._stood_after(played),
             seconds=time.perf_counter() - start,
         )
 
@@ -427,5 +461,9 @@ def push_ladder(run: "Run", episodes: int | None = None, seed: int = 0) -> tuple
     """The pushes that the robot of a run takes, in new episodes."""
     if run.suite.name != "robot":
         raise ValueError(f"{run.folder} is a run of {run.config.env}, which is no robot to push")
+    if run.problem.env.base.task.lies:
+        raise ValueError(
+            f"{run.folder}: its task begins on the ground; there is nobody to push over"
+        )
     evaluator: Any = run.problem.make_evaluator(run.trainer, episodes or run.config.eval_episodes)
     return evaluator.ladder(run.agents, jax.random.key(seed))

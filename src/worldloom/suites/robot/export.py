@@ -1,7 +1,8 @@
-"""Robot policies as bundles: a manifest, weights, the robot, and a runtime in numpy."""
+"""Robot policies as bundles: manifest, weights, robot, runtime in numpy, and a control loop."""
 
 import importlib.util
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from worldloom import __version__
 from worldloom.core.files import plain
 from worldloom.nn.normaliser import EPSILON, LIMIT, Normaliser
-from worldloom.serving import policy_runtime
+from worldloom.serving import control_loop, policy_runtime
 from worldloom.serving.bundle_folder import npz, with_manifest, write_folder
 from worldloom.serving.onnx_export import OPSET, PACKAGES, require_onnx
 from worldloom.suites.robot import gait
@@ -19,6 +20,7 @@ from worldloom.suites.robot.forces import torque_limits
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.task import SCALES, Task
 from worldloom.suites.robot.types import Rules
+from worldloom.suites.robot.world import HIGHEST, LEAST_UPRIGHT, LOWEST
 
 if TYPE_CHECKING:
     from worldloom.training.run import Run
@@ -33,6 +35,9 @@ _OBSERVATION = {
     "command": "wanted forward speed, m/s; then speed to the left, m/s, and yaw rate, rad/s",
     "clock": "sine and cosine of the gait's phase; 0 while the command is 0",
 }
+# Steps of control in which a target may cross all that an action can ask for: a limit for the
+# servos' sake, which training does not know.
+STEPS_ACROSS = 4
 
 
 def export(run: "Run", folder: str | Path, *, onnx: bool | None = None) -> Path:
@@ -115,6 +120,7 @@ def export_policy(
         "policy.npz": npz(arrays),
         "robot.xml": robot.xml.encode(),
         "policy_runtime.py": Path(policy_runtime.__file__).read_bytes(),
+        "control_loop.py": Path(control_loop.__file__).read_bytes(),
     }
     manifest = _manifest(robot, task, rules or task.rules(robot)) | {"network": network}
     if onnx:
@@ -249,13 +255,21 @@ def _manifest(robot: Robot, task: Task, rules: Rules) -> dict[str, Any]:
             }
             for name, size in task.layout(robot)
         ],
+        "history": {"steps": 1, "meaning": "readings of this step alone; last_action is the past"},
         "joints": list(robot.joints),
+        "axes": {
+            "joints": robot.home_axes,
+            "meaning": "of each joint in the home pose, in the frame of the base; angles count by "
+            "the right hand",
+        },
         "action": {
             "meaning": "target = clip(home + scale * clip(answer, -1, 1), lower, upper), rad",
             "home": robot.home_joints,
             "scale": robot.action_scale,
             "lower": robot.lower,
             "upper": robot.upper,
+            "rate": 2.0 * robot.action_scale / (STEPS_ACROSS * robot.control_seconds),
+            "rate_meaning": "how fast a target may move, rad/s; training knows no such limit",
         },
         "gait": {
             "period": gait.PERIOD * robot.time_scale,
@@ -279,4 +293,25 @@ def _manifest(robot: Robot, task: Task, rules: Rules) -> dict[str, Any]:
             "meaning": "least and most of each number of a command; steps of control from a "
             "reading to the servos",
         },
+        "fall": None
+        if task.lies
+        else {
+            "tilt": math.acos(LEAST_UPRIGHT),
+            "height": [LOWEST * robot.home_height, HIGHEST * robot.home_height],
+            "meaning": "rad from the vertical, and m of the base above the floor, beyond which the "
+            "robot has fallen",
+        },
+        "model": {
+            "file": "robot.xml",
+            "home": robot.home,
+            "gyro": _sensor(robot, robot.gyro),
+            "orientation": _sensor(robot, robot.orientation),
+            "meaning": "for simulations: qpos to stand in, and the names of the sensors",
+        },
     }
+
+
+def _sensor(robot: Robot, place: slice) -> str:
+    """The name of a sensor by its place in sensordata."""
+    model = robot.model
+    return model.sensor(int(np.flatnonzero(model.sensor_adr == place.start)[0])).name

@@ -4,9 +4,10 @@ Everything that tasks need of a model is looked up here once, as plain numbers a
 nothing below this file asks MuJoCo for a name.
 """
 
+import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -112,16 +113,20 @@ class Robot:
         return data
 
     @cached_property
+    def home_axes(self) -> np.ndarray:
+        """(n, 3): the axes of the joints in the home pose, in the frame of the base."""
+        base = self._at_home.xmat[self.base_body].reshape(3, 3)
+        return self._at_home.xaxis[self.model.actuator_trnid[:, 0]] @ base
+
+    @cached_property
     def sideways(self) -> np.ndarray:
         """(n,) float32: 1 for joints that a straight walk does not need.
 
         It needs those between base and feet that turn about the axis from side to side.
         """
-        model, data = self.model, self._at_home
-        acted = model.actuator_trnid[:, 0]
-        across = data.xmat[self.base_body].reshape(3, 3)[:, 1]
-        pitch = np.abs(data.xaxis[acted] @ across) > math.cos(math.pi / 4)
-        in_leg = np.isin(model.jnt_bodyid[acted], list(self.leg_bodies))
+        pitch = np.abs(self.home_axes[:, 1]) > math.cos(math.pi / 4)
+        acted = self.model.actuator_trnid[:, 0]
+        in_leg = np.isin(self.model.jnt_bodyid[acted], list(self.leg_bodies))
         return (~(pitch & in_leg)).astype(np.float32)
 
     @cached_property
@@ -150,6 +155,27 @@ class Robot:
     @cached_property
     def mass(self) -> float:
         return float(self.model.body_mass.sum())
+
+    @cached_property
+    def lying(self) -> "Robot":
+        """The same robot as it can lie and get up: all of it touches the ground, as its soles do,
+        and actions reach the whole range of every joint.
+
+        A robot of which more than its feet touches stays as it is; meshes never touch.
+        """
+        model, engine = copy.copy(self.model), mujoco()
+        moving = (model.geom_bodyid > 0) & ~np.isin(model.geom_bodyid, self.foot_bodies)
+        if not (moving & touching(model)).any():
+            bare = moving & (model.geom_type != engine.mjtGeom.mjGEOM_MESH)
+            ground = np.flatnonzero(model.geom_bodyid == 0)
+            kinds = int(np.bitwise_or.reduce(model.geom_contype[ground], initial=0))
+            model.geom_conaffinity[bare] = kinds
+            model.geom_friction[bare] = model.geom_friction[self.foot_geoms[0]]
+            model.body_conaffinity[np.unique(model.geom_bodyid[bare])] |= kinds
+        home = self.home_joints
+        return replace(
+            self, model=model, action_scale=np.maximum(self.upper - home, home - self.lower)
+        )
 
 
 @cache

@@ -61,6 +61,11 @@ def _walks(run: Run) -> bool:
     return run.about.get("task") in ("walk", "joystick")
 
 
+def _recovers(run: Run) -> bool:
+    """Whether its task begins on the ground."""
+    return run.about.get("task") == "recover"
+
+
 def _tracking_names(run: Run) -> tuple[str, str, str, float]:
     """What a walk is scored by: words, the share and the error, and the tolerance.
 
@@ -107,7 +112,7 @@ def _missing(run: Run) -> list[str]:
     if not (run.path / FILM).is_file():
         remedy = f"; {_film_command(run)} makes one" if run.has_checkpoint else ""
         lines.append(f"There is no film of the robot ({FILM}){remedy}.")
-    if not _walks(run) and not (run.path / LADDER).is_file():
+    if not (_walks(run) or _recovers(run) or (run.path / LADDER).is_file()):
         lines.append(f"The ladder of pushes has not been climbed ({LADDER}).")
     return lines
 
@@ -159,6 +164,11 @@ def _scores(run: Run) -> list[Fact]:
         return []
     last = run.evals[-1]
     count = last.get("episodes")
+    if _recovers(run):
+        after = number(last.get("seconds_to_stand"), 2)
+        below = f"of {count} episodes from lying, and stands at the end"
+        below += f", after {after} s on average" if last.get("recovered") else ""
+        return [_share(run, "gets up", "recovered", below)]
     items = [_share(run, "stays up", "survived", f"of {count} episodes to the end")]
     if not _walks(run):
         return items
@@ -241,7 +251,8 @@ def _progress(run: Run) -> Part:
     trained, evals = run.metrics, run.evals
     share, zero = "% of greedy episodes", {"include_zero": True}
     words, name, *_ = _tracking_names(run)
-    shares = {"stays up": "survived"} | ({words: name} if _walks(run) else {})
+    shares = {"gets up": "recovered"} if _recovers(run) else {"stays up": "survived"}
+    shares |= {words: name} if _walks(run) else {}
     random = [
         (f"{who}, {label}", 100.0 * value)
         for label, name in shares.items()
@@ -266,7 +277,9 @@ def _progress(run: Run) -> Part:
         _chart(by_second, share, share=True, references=random, **seconds),
         _tracking(run) if _walks(run) else None,
         _chart(length, "steps in an episode", **zero),
-        _chart(_line(falls, "falls", "fell", TRAINING), ends, share=True),
+        None
+        if _recovers(run)
+        else _chart(_line(falls, "falls", "fell", TRAINING), ends, share=True),
         _chart(apart, "rad from the reference gait", **zero),
     ]
     text = "Greedy episodes do without exploration; training episodes explore."
@@ -387,6 +400,8 @@ def _prior(run: Run) -> Part:
 def _again(run: Run) -> Part:
     if not run.has_checkpoint:
         return None
+    film = _film_command(run)
+    if _recovers(run):
+        return page.section("Film it again", page.command(film))
     push = shlex.join(["worldloom", "pushes", str(run.path)])
-    commands = page.command(f"{push}\n{_film_command(run)}")
-    return page.section("Push it, and film it again", commands)
+    return page.section("Push it, and film it again", page.command(f"{push}\n{film}"))

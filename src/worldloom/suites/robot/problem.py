@@ -68,7 +68,7 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
             "terms": dict(world.task.table),
             "files": digests,
         },
-        hooks=() if world.task.moves else [LADDER],
+        hooks=() if world.task.moves or world.task.lies else [LADDER],
         pictures=[ROBUSTNESS, Pictures()] if world.task.moves else [Pictures()],
         check_resume=lambda header: _check_files(config, digests, header),
         pure=not isinstance(world.engine, CEngine),

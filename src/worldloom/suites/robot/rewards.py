@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from worldloom.suites.robot import gait
+from worldloom.suites.robot.model import BIPED_HEIGHT
 from worldloom.suites.robot.types import Array
 
 
@@ -85,8 +86,9 @@ def apart(xp: Any, f: Facts) -> Array:
 
 
 def straight(xp: Any, f: Facts) -> Array:
-    """Neither sideways nor turning."""
-    return _near(xp, f.velocity[..., 1], 0.2) * _near(xp, f.turning[..., 2], 1.0)
+    """Neither sideways nor turning, at no moment and still less on average."""
+    now = _near(xp, f.velocity[..., 1], 0.2) * _near(xp, f.turning[..., 2], 1.0)
+    return now * _near(xp, f.speed[..., 2], 0.2)
 
 
 def upright(xp: Any, f: Facts) -> Array:
@@ -102,6 +104,26 @@ def steady(xp: Any, f: Facts) -> Array:
 def height(xp: Any, f: Facts) -> Array:
     """The base is as high as at home."""
     return _near(xp, f.height, 0.05)
+
+
+def rise(xp: Any, f: Facts) -> Array:
+    """How high the base is, over its height at home: felt from the ground up."""
+    return xp.clip(1.0 + f.height / BIPED_HEIGHT, 0.0, 1.0)
+
+
+def level(xp: Any, f: Facts) -> Array:
+    """Which way the base is up: 1 upright, 1/2 lying, 0 on its head."""
+    return 0.5 * (1.0 - f.gravity[..., 2])
+
+
+def erect(xp: Any, f: Facts) -> Array:
+    """It stands: level and as high as at home, sharp."""
+    return upright(xp, f) * height(xp, f)
+
+
+def rest(xp: Any, f: Facts) -> Array:
+    """It stands, with all joints at home."""
+    return erect(xp, f) * _near(xp, _length(xp, f.joints), 1.0)
 
 
 def swing(xp: Any, f: Facts) -> Array:

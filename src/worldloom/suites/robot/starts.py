@@ -3,6 +3,7 @@
 So a reset needs no engine: it costs the copy of a row, on every backend, and is the same on all.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from worldloom.suites.robot.types import Physics, Reading, Starts
 # m. Soles begin this deep in the floor: at its very surface, rounding decides what touches.
 SINK = 1e-4
 TILT, BEND, TURN, DRIFT = 0.06, 0.05, 0.3, 0.1  # rad, rad, rad/s, m/s
+# Of robots that lie: how long they were left to settle, how far their limbs are bent towards a
+# limit at most, and how far they are rolled about their length, rad.
+SETTLE_SECONDS, LIMBS, ROLLED = 2.0, 0.5, 0.3
 
 
 def around_home(engine: Engine, count: int, seed: int) -> Starts:
@@ -40,16 +44,49 @@ def around_home(engine: Engine, count: int, seed: int) -> Starts:
 def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray) -> Starts:
     """The starts in these states (N, ...), each put down so that its lowest sole touches."""
     robot, mj = engine.robot, mujoco()
+    data, qpos = mj.MjData(robot.model), qpos.copy()
+    for row in qpos:
+        data.qpos[:] = row
+        mj.mj_kinematics(robot.model, data)
+        row[2] -= lowest(robot, data) + SINK
+    return _as_they_are(engine, qpos, qvel, phase)
+
+
+def lying(engine: Engine, count: int, seed: int) -> Starts:
+    """`count` robots at rest on the ground, on their front and on their back in turn.
+
+    They were dropped from a little above it, each with its limbs bent somehow, and settled.
+    """
+    robot, mj = engine.robot, mujoco()
+    model, data, random = robot.model, mj.MjData(robot.model), np.random.default_rng(seed)
+    steps = round(SETTLE_SECONDS / model.opt.timestep)
+    qpos, qvel = np.zeros((count, model.nq)), np.zeros((count, model.nv))
+    for i in range(count):
+        mj.mj_resetData(model, data)
+        data.qpos[:] = robot.home
+        share = random.uniform(0.0, LIMBS, robot.num_joints)  # of the way to a limit
+        end = np.where(random.random(robot.num_joints) < 0.5, robot.lower, robot.upper)
+        data.ctrl[:] = robot.home_joints + share * (end - robot.home_joints)
+        data.qpos[robot.joint_qpos] = data.ctrl
+        pitch, roll = (math.pi / 2.0) * (-1) ** i, random.uniform(-ROLLED, ROLLED)
+        mj.mju_euler2Quat(data.qpos[3:7], np.array([0.0, pitch, roll]), "XYZ")
+        data.qpos[2] = 0.5 * robot.home_height
+        for _ in range(steps):
+            mj.mj_step(model, data)
+        qpos[i], qvel[i] = data.qpos, data.qvel
+    qpos[:, :2] = 0.0
+    return _as_they_are(engine, qpos, qvel, np.zeros(count))
+
+
+def _as_they_are(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray) -> Starts:
+    """The starts in these states (N, ...)."""
+    robot, mj = engine.robot, mujoco()
     model, data = robot.model, mj.MjData(robot.model)
-    qpos = qpos.copy()
     warmstart = np.zeros((len(qpos), model.nv))
     sensors = np.zeros((len(qpos), model.nsensordata))
     for i in range(len(qpos)):
         mj.mj_resetData(model, data)
         data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
-        mj.mj_kinematics(model, data)
-        qpos[i, 2] -= lowest(robot, data) + SINK
-        data.qpos[2] = qpos[i, 2]
         mj.mj_forward(model, data)
         warmstart[i], sensors[i] = data.qacc_warmstart, data.sensordata
     reading = Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))

@@ -45,6 +45,7 @@ class RobotRules:
     bias: float | None = None  # of gravity and gyro, factor; with noise
     apart: float | None = None  # weight of the reward for feet that keep their distance
     smooth: float | None = None  # weight of the punishment of jumping actions
+    straight: float | None = None  # weight of the reward for going straight on (walk)
     horizon: int | None = None  # steps of control in an episode
     starts: str = "home"  # initial states: home, or reference for frames of the reference gait
 
@@ -69,7 +70,7 @@ class RobotSettings:
 
     TASK: ClassVar[tuple[str, ...]] = ("task", "robot")  # what decides the meaning of a score
 
-    task: str = "walk"  # stand, walk, push or joystick
+    task: str = "walk"  # stand, walk, push, joystick or recover
     level: int = 4  # of integration with JAX, 1 to 4
     trainer: str = "auto"  # whose PPO: at level 2 Brax's; at level 4 ours, or brax
     robot: str | None = None  # the path of an MJCF; the suite's own biped if none is given
@@ -173,6 +174,26 @@ def defaults(env: str, algo: str | None) -> Mapping[str, Any]:
     }
 
 
+# What a walk is trained with that is to be put on a robot: worlds that differ, late and noisy
+# readings, pushes, feet that keep apart, targets that do not jump, no turning, and a gait like the
+# reference's.
+READY = {"randomise": 1.0, "noise": 1.0, "apart": 1.0, "straight": 1.5, "smooth": 0.08}
+READY_PUSH = (0.0, 8.0)  # N, of the biped
+STYLE_WEIGHT = 0.05
+
+
+def refine(env: str, algo: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of walks that are to be put on a robot; none for other tasks."""
+    if env not in SUITE.worlds or given.get("task", "walk") != "walk":
+        return {}
+    own = given.get("robot") is None  # of which the size is known, and that a gait is computed for
+    ready: dict[str, Any] = {"world": READY | ({"push_force": READY_PUSH} if own else {})}
+    fused = given.get("level", 4) == 4 and given.get("trainer") in (None, "auto", "own")
+    if own and fused and algo == "ppo":
+        ready["amp"] = {"weight": STYLE_WEIGHT}
+    return ready
+
+
 SUITE = Suite(
     name="robot",
     worlds={
@@ -184,6 +205,7 @@ SUITE = Suite(
     settings=RobotSettings,
     rules={"biped": RobotRules},
     defaults=defaults,
+    refine=refine,
     **parts_of(
         "worldloom.suites.robot",
         export="export:export",
@@ -194,6 +216,10 @@ SUITE = Suite(
         "pushes": (
             "worldloom.suites.robot.command:pushes",
             "push a trained robot with growing force",
+        ),
+        "deploy": (
+            "worldloom.suites.robot.command:deploy",
+            "run an exported robot's control loop in MuJoCo",
         ),
     },
 )

@@ -34,6 +34,7 @@ class Task:
     push_steps: int = 6
     push_pause: tuple[int, int] = (75, 200)
     horizon: int = 1000
+    lies: bool = False  # it begins on the ground, where no fall ends it
 
     @property
     def moves(self) -> bool:
@@ -213,7 +214,17 @@ JOYSTICK = Task(
     pace=0.25,
 )  # fmt: skip
 
-TASKS = {task.name: task for task in (STAND, WALK, PUSH, JOYSTICK)}
+RECOVER = Task(
+    "recover",
+    table={
+        "rise": 1.0, "level": 1.0, "erect": 2.0, "rest": 1.0,
+        "smooth": 0.01, "effort": 0.01, "quiet": 0.0005,
+    },
+    horizon=400,
+    lies=True,
+)  # fmt: skip
+
+TASKS = {task.name: task for task in (STAND, WALK, PUSH, JOYSTICK, RECOVER)}
 
 
 def task_named(name: str) -> Task:

@@ -42,7 +42,7 @@ from worldloom.suites.robot.types import (
     Starts,
 )
 
-NUM_STARTS = 512
+NUM_STARTS, NUM_LYING = 512, 64
 PICTURE = (400, 300)  # pixels
 MEMORY_SECONDS = 0.5  # of the averaged speed
 LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
@@ -70,7 +70,7 @@ def world(
     seed: int = 0,
     **rules: Any,
 ) -> "RobotWorld":
-    """A robot with a task: stand, walk, push or joystick.
+    """A robot with a task: stand, walk, push, joystick or recover.
 
     physics: c, mjx, or auto. robot: the path of an MJCF with its mapping beside it; by default the
     biped of the suite. threads: of the C engine; all cores by default. randomise, noise: factors
@@ -85,10 +85,15 @@ def world(
         raise ValueError(
             'physics="numpy" is a loop outside of jit: use worldloom.suites.robot.loop, or "c" here'
         )
+    if chosen_task.lies:
+        body = body.lying
     check_seed(seed)
     numbers = chosen_task.rules(body, randomise=randomise, noise=noise, **rules)
     engine = make_engine(physics, body, threads)
-    table = start_tables.around_home(engine, NUM_STARTS, seed)
+    if chosen_task.lies:
+        table = start_tables.lying(engine, NUM_LYING, seed)
+    else:
+        table = start_tables.around_home(engine, NUM_STARTS, seed)
     params = jax.tree.map(jnp.asarray, Params(numbers, table))
     return RobotWorld(body, chosen_task, engine, params, randomised=randomise > 0.0)
 
@@ -246,7 +251,9 @@ class RobotWorld:
         terms = xp.stack([term(xp, judged) for term in self.task.functions], axis=-1)
         tall = (1.0 + facts.height / robot.home_height).astype(np.float32)
         level = -facts.gravity[..., 2]
-        fell = (tall < LOWEST) | (tall > HIGHEST) | (level < LEAST_UPRIGHT) | diverged
+        fell = diverged
+        if not self.task.lies:
+            fell = (tall < LOWEST) | (tall > HIGHEST) | (level < LEAST_UPRIGHT) | diverged
         reward = xp.where(diverged, 0.0, (rules.weights * terms).sum(-1) * robot.control_seconds)
         step = episode.step + 1
         over = step >= episode.push.start + rules.push_steps
