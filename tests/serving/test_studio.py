@@ -116,7 +116,7 @@ def test_curves_are_numbers_of_training_and_evaluation(client):
     assert (training["loss"][:3], len(training["seconds"])) == ([None] * 3, 30)
     assert "agent_returns" not in training
     assert len(evaluation["mean"]) == len(evaluation["stderr"]) == 10
-    assert curves["references"] == {"random play": 255.0, "greedy to nearest gem": 530.0}
+    assert curves["references"] == {"mean": {"random play": 255.0, "greedy to nearest gem": 530.0}}
     status, answer = client.send("GET", "/api/curves?run=broken")
     assert (status, "config.json cannot be read" in answer["detail"]) == (404, True)
 

@@ -10,7 +10,7 @@ from typing import Any
 from worldloom.report import page
 from worldloom.report.axes import number
 from worldloom.report.plots import Bars, bar_chart, line_chart, with_error
-from worldloom.report.runs import Run, column, is_number, read_run
+from worldloom.report.runs import RANDOM_PLAY, Run, column, error_name, is_number, read_run
 
 COLUMNS = ["run", "score", "s.e.", "steps", "seconds", "algorithm", "set differently"]
 # Settings that say how long and how often, not what was learned from.
@@ -29,8 +29,8 @@ class Row:
         return {
             "run": str(self.run.path),
             "algo": self.run.settings.get("algo"),
-            "mean": last.get("mean"),
-            "stderr": last.get("stderr"),
+            "mean": last.get(self.run.score_name),
+            "stderr": last.get(error_name(self.run.score_name)),
             "steps": self.run.steps,
             "train_seconds": self.run.timing.get("train_seconds"),
             "differs": self.differs,
@@ -90,6 +90,8 @@ def _choices(run: Run) -> dict[str, Any]:
 
 def references_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Scores of agents that learned nothing in the same world, by name."""
+    if any(row.run.score_name != "mean" for row in rows):
+        return {RANDOM_PLAY: {"mean": 0.0}}
     known = [pair for row in rows for pair in row.run.references().items()]
     return {name: row for name, row in known[::-1] if is_number(row.get("mean"))}
 
@@ -114,7 +116,7 @@ def write_comparison(rows: Sequence[Row], path: str | Path) -> Path:
         [row.run.path.name for row in scored],
         [Bars("", column(last, "mean"), range(len(scored)), column(last, "stderr"))],
         title="Scores",
-        axis_label="mean of the last evaluation ± s.e.",
+        axis_label=f"{_figure(scored)}, last evaluation ± s.e.",
         references=list(references.items()),
     )
     body = [
@@ -130,6 +132,12 @@ def write_comparison(rows: Sequence[Row], path: str | Path) -> Path:
     return page.write(path, page.page(title, body))
 
 
+def _figure(rows: Sequence[Row]) -> str:
+    """What a score is: of worlds where one wins what another loses, not the sum."""
+    rivals = any(row.run.score_name != "mean" for row in rows)
+    return "return ahead of random agents" if rivals else "evaluation score"
+
+
 def _curves(
     rows: Sequence[Row], references: Mapping[str, float], over: str, label: str
 ) -> page.Part:
@@ -137,9 +145,9 @@ def _curves(
     if not any(len(row.run.evals) > 1 for row in rows):
         return None
     lines = [
-        with_error(row.run.path.name, *(column(row.run.evals, n) for n in (over, "mean", "stderr")))
+        with_error(row.run.path.name, *(row.run.scores(n) for n in (over, "score", "stderr")))
         for row in rows
     ]
     look: dict[str, Any] = {"references": list(references.items()), "height": 380}
-    chart = line_chart(lines, label, "evaluation score ± s.e.", **look)
+    chart = line_chart(lines, label, f"{_figure(rows)} ± s.e.", **look)
     return page.section(f"Score over {over}", page.figure(chart))

@@ -10,7 +10,7 @@ from worldloom.report.axes import number
 from worldloom.report.page import Part
 from worldloom.report.plots import line_chart, with_error
 from worldloom.report.run_list import RunList
-from worldloom.report.runs import Row
+from worldloom.report.runs import Row, error_name
 
 _LINES = 7  # more learning curves than this are no longer told apart
 _HEAD = ["run", "world", "algorithm", "steps", "score", "when", "state"]
@@ -53,12 +53,15 @@ def _cells(row: Row) -> list[Part | str | int | None]:
 
 def _curves(runs: RunList, world: str, rows: Sequence[Row]) -> Part:
     """The evaluations of the newest runs in a world; nothing where none has two."""
-    lines = []
+    lines, references = [], {}
     for row in rows:
         if row.get("env") != world or row["status"] in ("sweep", "damaged"):
             continue
-        found = runs.curves(row["run"])["evaluation"]
-        if len(found.get("mean", ())) > 1 and len(lines) < _LINES:
-            errors = found.get("stderr") or [None] * len(found["mean"])
-            lines.append(with_error(row["name"], found["steps"], found["mean"], errors, dots=True))
-    return line_chart(lines, "steps", f"{world}: evaluation score") if lines else None
+        curves = runs.curves(row["run"])
+        found, ((name, known),) = curves["evaluation"], curves["references"].items()
+        if len(found.get(name, ())) > 1 and len(lines) < _LINES:
+            errors = found.get(error_name(name)) or [None] * len(found[name])
+            lines.append(with_error(row["name"], found["steps"], found[name], errors, dots=True))
+            references |= known
+    label = f"{world}: evaluation score"
+    return line_chart(lines, "steps", label, references=[*references.items()]) if lines else None

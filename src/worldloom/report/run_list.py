@@ -11,7 +11,16 @@ from typing import Any
 
 from worldloom.core.names import one_line
 from worldloom.report.page import flat, shown
-from worldloom.report.runs import Row, Run, is_number, left_out, read_run
+from worldloom.report.runs import (
+    RANDOM_PLAY,
+    RIVALS,
+    Row,
+    Run,
+    error_name,
+    is_number,
+    left_out,
+    read_run,
+)
 from worldloom.report.tail import Columns, Tail
 from worldloom.training.folders import is_locked
 
@@ -74,7 +83,8 @@ class RunList:
     def curves(self, name: str) -> dict[str, dict[str, Any]]:
         """Columns of numbers of a run, while it trained and of its evaluations.
 
-        Beside them `references`: the scores of agents that learned nothing, by name.
+        Beside them `references`: by name of the figure that is the run's score what agents that
+        learned nothing come to.
         """
         path = self.path(name)
         run = read_run(path, lambda *_: [])  # says what is wrong with it
@@ -87,7 +97,9 @@ class RunList:
             while len(self._curves) > CURVES:
                 self._curves.popitem(last=False)
             columns = {kind: columns.thinned(POINTS) for kind, columns in files.items()}
-        return columns | {"references": dict(run.reference_scores())}
+        if any(map(is_number, columns["evaluation"].get(RIVALS, ()))):
+            return columns | {"references": {RIVALS: {RANDOM_PLAY: 0.0}}}
+        return columns | {"references": {"mean": dict(run.reference_scores())}}
 
     def file(self, name: str, file: str) -> Path:
         """A page or film in a run's own folder; a ValueError for anything else."""
@@ -189,8 +201,8 @@ def _facts(run: Run) -> Row:
         "algo": str(run.settings.get("algo", "")),
         "steps": run.steps,
         "planned": run.planned,
-        "score": _finite(last.get("mean")),
-        "stderr": _finite(last.get("stderr")),
+        "score": _finite(last.get(run.score_name)),
+        "stderr": _finite(last.get(error_name(run.score_name))),
         "seconds": _finite(seconds),
         "status": "complete" if done else "stopped",
         "problem": " ".join(sorted(set(run.unreadable))),

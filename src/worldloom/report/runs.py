@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 # `training.config.FORMAT` and `training.evaluate.RANDOM_PLAY`, which to import would import jax.
 FORMAT = 2
 RANDOM_PLAY = "random play"
+RIVALS = "against_random"
 _TAIL_BYTES = 1_000_000  # of a CSV file: plenty for the last iterations, quick for any run
 
 Row = dict[str, Any]
@@ -55,6 +56,21 @@ class Run:
         """A metric in every iteration; None where it was not written."""
         return column(self.metrics, name)
 
+    @property
+    def score_name(self) -> str:
+        """The figure of an evaluation that tells better runs from worse ones.
+
+        The mean; where one agent wins what another loses, which makes that a constant, how far
+        agents are ahead of random ones.
+        """
+        last = self.evals[-1] if self.evals else {}
+        return RIVALS if is_number(last.get(RIVALS)) else "mean"
+
+    def scores(self, name: str) -> list[Any]:
+        """ "score", "stderr", or another figure of every evaluation."""
+        own = {"score": self.score_name, "stderr": error_name(self.score_name)}
+        return column(self.evals, own.get(name, name))
+
     def references(self) -> dict[str, Row]:
         """What agents that learned nothing came to, such as random play: rows of an evaluation."""
         rows = self.part("references").items()
@@ -64,6 +80,11 @@ class Run:
         """One figure of those, to draw as a line."""
         rows = self.references().items()
         return [(who, float(row[name])) for who, row in rows if is_number(row.get(name))]
+
+
+def error_name(name: str) -> str:
+    """The figure that is the standard error of another one."""
+    return "stderr" if name == "mean" else f"{name}_stderr"
 
 
 def column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:

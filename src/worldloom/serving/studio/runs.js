@@ -136,7 +136,7 @@ export function showRuns(main) {
       return {label: run, color: ink, x: at.map(i => x[i]), y: at.map(i => y[i]),
         error: error && at.map(i => error[i])};
     }).filter(line => line.x.length);
-    const marks = metric.value === "evaluation: mean" ? references(lines.map(line => line.label)) : [];
+    const marks = references(lines.map(line => line.label), metric.value.replace("evaluation: ", ""));
     plot.dataset.errors = lines.filter(line => line.error?.some(Boolean)).length;
     plot.dataset.marks = marks.map(mark => mark.label).join("|");
     plot.dataset.lines = lines.length;
@@ -154,11 +154,11 @@ export function showRuns(main) {
   }
 
   // What agents that learned nothing came to in the worlds of these runs, each figure once.
-  function references(runs) {
+  function references(runs, figure) {
     const known = new Map();
     for (const run of runs) {
       const world = rows.find(row => row.run === run)?.env;
-      for (const [name, y] of Object.entries(curves.get(run)?.references || {})) {
+      for (const [name, y] of Object.entries(curves.get(run)?.references[figure] || {})) {
         known.set(`${name} ${y}`, {y, color: style("--soft"), label: `${world}: ${name} ${number(y)}`});
       }
     }
