@@ -24,6 +24,7 @@ SECONDS = 20.0
 # Steps of training for a minute of time: fewer than two cores do, so that the learning rate comes
 # to its end before the time does.
 STEPS_PER_MINUTE = 50 * STEPS_PER_UPDATE
+EVALUATIONS = 6  # in the course of a training
 # Mean error over the greatest command of policies that MuJoCo Playground ships, none of which fell.
 PEERS = {"Apollo": 0.059, "Booster T1": 0.073, "Berkeley Humanoid": 0.103, "Unitree G1": 0.199}
 SOURCE = (
@@ -87,7 +88,7 @@ def learned(
 ) -> dict[str, Any]:
     """Trains a joystick policy for so many minutes at most, in a folder of its own."""
     steps = max(1, round(minutes * STEPS_PER_MINUTE / STEPS_PER_UPDATE)) * STEPS_PER_UPDATE
-    config = settings("joystick", tiny, steps=steps)
+    config = settings("joystick", tiny, steps=steps, eval_every=-(-steps // EVALUATIONS))
     run = train(SUITE, config, folder, report=False, hooks=[Curve(note), Deadline(minutes)])
     return {
         "run": str(folder),
