@@ -31,6 +31,13 @@ def test_the_pages_are_what_the_registry_says():
             assert (docs / path).parent.joinpath(picture).is_file()
 
 
+def test_every_world_has_scores_of_two_algorithms():
+    raw = json.loads((ROOT / gallery_scores.RESULT).read_text())["raw"]
+    for suite in gallery.PAGES:
+        for name in suites.suite(suite).worlds:
+            assert raw[name]["algos"].keys() == gallery_scores.budgets(suite, name).keys(), name
+
+
 def test_pictures_are_drawn_from_the_worlds_themselves(tmp_path):
     gallery.grid_picture(suites.make("tag"), tmp_path / "tag.png")
     assert (tmp_path / "tag.png").read_bytes()[1:4] == b"PNG"

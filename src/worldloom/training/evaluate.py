@@ -67,6 +67,17 @@ def reference_rows(evaluations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: {n: v for n, v in row.items() if n != "scores"} for name, row in rows.items()}
 
 
+def is_rivalry(evaluation: Any) -> bool:
+    """Whether one agent wins what another loses, so that the sum of their returns is a constant."""
+    return getattr(evaluation, "against_random", None) is not None
+
+
+def score_of(evaluation: Any) -> float:
+    """What tells better agents from worse ones: the mean, or how far rivals are ahead of random
+    ones."""
+    return float(evaluation.against_random.mean()) if is_rivalry(evaluation) else evaluation.mean
+
+
 def with_error(mean: float, error: float | None) -> str:
     """A mean with its standard error, where that is known, for people."""
     digits = ".4g" if abs(mean) < 100.0 else ".1f"

@@ -426,6 +426,22 @@ def test_the_best_share_of_a_rung_goes_on():
 
 
 @pytest.mark.slow
+def test_points_of_rivals_are_told_apart_by_random_play(tmp_path, compiled_once):
+    """And not by the sum of their returns, which is the same for all."""
+    given = {"env": "tag", "algo": "pqn", "steps": 64, "num_worlds": 2, "eval_episodes": 6,
+             "world": {"horizon": 12}, "pqn": {"hidden": (8,), "num_minibatches": 1}}  # fmt: skip
+    space = parse_space(schema("pqn", "tag"), ["pqn.gamma=0.5"])
+    (row,), _ = sweep(GRID_SUITE, given, space, Search(seeds=2), Place(tmp_path))
+    assert row["references"] == {"random play": {"mean": 0.0, "stderr": None}}
+    config = make_config(
+        GRID_SUITE, given | {"seed": row["seeds"][0], "pqn": given["pqn"] | {"gamma": 0.5}}
+    )
+    alone = train(GRID_SUITE, config, tmp_path / "alone", report=False).evaluation
+    assert row["scores"][0] == pytest.approx(alone.against_random.mean(), abs=1e-3)
+    assert row["scores"][0] != pytest.approx(alone.mean), "which is a constant"
+
+
+@pytest.mark.slow
 def test_a_point_that_was_stopped_goes_on_as_a_run(tmp_path, compiled_once):
     """And comes to where it would have come without a stop."""
     given = merge(SMALL, {"steps": 160, "world": {"spawn_prob": 0.3}})

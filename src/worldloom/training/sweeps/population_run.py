@@ -25,7 +25,7 @@ from worldloom.training.checkpoint import Checkpoints
 from worldloom.training.config import make_config
 from worldloom.training.console import phase
 from worldloom.training.driver import EVALUATION_KEY, plan_of, write_stopped
-from worldloom.training.evaluate import reference_rows
+from worldloom.training.evaluate import reference_rows, score_of
 from worldloom.training.folders import locked
 from worldloom.training.loops import make_trainer
 from worldloom.training.machine import machine, use_compilation_cache, versions
@@ -165,7 +165,7 @@ class PopulationRun:
         line = lineage(rows["parents"].tolist(), best)
         return {
             "seed": seed,
-            "score": evaluation.mean,
+            "score": score_of(evaluation),
             "numbers": numbers,
             "scores": rows["score"].tolist(),
             "parents": rows["parents"].tolist(),

@@ -19,7 +19,13 @@ from worldloom.core.types import PyTree
 from worldloom.training.config import TrainConfig
 from worldloom.training.console import phase
 from worldloom.training.driver import EVALUATION_KEY, plan_of, write_stopped
-from worldloom.training.evaluate import reference_rows, standard_error
+from worldloom.training.evaluate import (
+    RANDOM_PLAY,
+    is_rivalry,
+    reference_rows,
+    score_of,
+    standard_error,
+)
 from worldloom.training.loops import make_trainer
 from worldloom.training.run import Run, check_fit
 from worldloom.training.suite import Problem, Suite
@@ -62,6 +68,7 @@ class _Training:
     iteration: int = 0
     agents: list[PyTree] = field(default_factory=list)
     scores: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    rivals: bool = False  # whether one agent wins what another loses
     seconds: float = 0.0
     compile_seconds: float = 0.0
 
@@ -231,7 +238,9 @@ class Worker:
         for point in points:
             point.agents = [next(agents) for _ in point.seeds]
             runs = zip(point.agents, point.seeds, strict=True)
-            point.scores = np.array([self.evaluate(point, *run).mean for run in runs])
+            found = [self.evaluate(point, *run) for run in runs]
+            point.scores = np.array(list(map(score_of, found)))
+            point.rivals = any(is_rivalry(evaluation) for evaluation in found)
 
     def evaluate(self, point: _Training, agents: PyTree, seed: int) -> Any:
         key = jax.random.fold_in(jax.random.key(EVALUATION_KEY + seed), point.iteration)
@@ -270,6 +279,8 @@ class Worker:
         stopped = {"stopped_at": point.iteration * each} if point.iteration < point.total else {}
         kept = ("mean", "stderr")
         beside = {name: {n: row.get(n) for n in kept} for name, row in self._beside(point).items()}
+        if point.rivals:
+            beside = {RANDOM_PLAY: {"mean": 0.0, "stderr": None}}
         return {
             "settings": point.task.point.label,
             "values": dict(point.task.point.values),
