@@ -78,7 +78,7 @@ docs: $(DEV) ## build the documentation in site/
 	$(BIN)/mkdocs build --strict
 
 bench: $(DEV) peers ## measure everything again and write benchmarks/results/ (four hours)
-	for suite in algos grid arc robot plant; do $(BIN)/worldloom bench $$suite $(BENCH_ARGS) || exit; done
+	for suite in algos grid sweep arc robot plant; do $(BIN)/worldloom bench $$suite $(BENCH_ARGS) || exit; done
 
 figures: $(DEV) ## write measured figures into the README and the documentation
 	$(BIN)/python -m benchmarks.figures

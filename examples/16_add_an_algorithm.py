@@ -31,7 +31,6 @@ class Reinforce:
     config: ReinforceConfig
     apply: Callable  # (params, obs) -> the policy, and values
     create: Callable  # (key, obs) -> params
-    axis_name = None
 
     def init(self, key, obs):
         adam = optax.adam(self.config.learning_rate)
@@ -60,7 +59,7 @@ class Reinforce:
         return state.apply_gradients(grads=grads), {"loss": value}
 
 
-def make(config, spec, networks, axis_name=None):
+def make(config, spec, networks):
     net, see = ActorCritic(num_actions=spec.action.n), networks.encode
     return Reinforce(config, lambda p, o: net.apply(p, see(o)), lambda k, o: net.init(k, see(o)))
 

@@ -14,6 +14,7 @@ def test_cleanup_is_learned_from_both_kinds_of_rewards(compiled_once):
     assert [row["rewards"] for row in raw["rows"]] == ["selfish", "shared"]
     assert ratios.keys() == {"cleanup_shared_vs_selfish"}
     assert all(len(row["curve"]) == 2 and row["train_seconds"] > 0 for row in raw["rows"])
+    assert all(row["random_play"] is not None for row in raw["rows"])
 
 
 def test_cleanup_counts_welfare_over_seeds(monkeypatch):
@@ -21,7 +22,7 @@ def test_cleanup_counts_welfare_over_seeds(monkeypatch):
 
     def train(config, sizes):
         rewards = config.world["rewards"]
-        row = {"welfare": welfare[rewards, config.seed], "train_seconds": 1.0}
+        row = {"welfare": welfare[rewards, config.seed], "random_play": 1.0, "train_seconds": 1.0}
         return row | {"gini": None if rewards == "selfish" else 0.2}
 
     monkeypatch.setattr(cleanup, "train", train)
@@ -34,7 +35,10 @@ def test_cleanup_counts_welfare_over_seeds(monkeypatch):
 def test_the_budget_is_spent_in_seven_seats_of_socialjax():
     config = cleanup.settings(cleanup.CleanupSizes(), "shared", 1)
     assert (config.world["num_agents"], config.world["horizon"]) == (7, 1000)
-    assert config.share_parameters is False
+    assert config.share_parameters is True, "as their PARAMETER_SHARING"
+    minibatch = 7 * 16 * 1000 // config.hyper.num_minibatches
+    assert config.steps // 16_000 * config.hyper.num_minibatches * config.hyper.num_epochs > 7_000
+    assert minibatch == 1750
 
 
 def test_hunters_that_never_get_there_count(monkeypatch):

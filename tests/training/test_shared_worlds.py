@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from worldloom.training.loops.on_policy import sharing
+
 # What one device learned in a few updates, what two did, and what each made of half of the other's.
 CODE = """
     import sys
@@ -76,6 +78,11 @@ RUNS = {
 }
 FAST = ("ppo", "cartpole")
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+
+
+def test_an_agent_that_knows_of_no_devices_trains_on_one():
+    with pytest.raises(ValueError, match="str trains on one device: it has no field `device_axis`"):
+        sharing("no agent", "batch")
 
 
 def on_two_devices(*names: str) -> None:

@@ -55,12 +55,13 @@ class Rollout(struct.PyTreeNode):
 
 
 class OnPolicyAgent(Protocol):
-    """PPO, PQN and their like."""
+    """PPO, PQN and their like.
+
+    For several devices a dataclass with a field `device_axis`, as `MinibatchAgent` has.
+    """
 
     @property
     def config(self) -> Any: ...
-    @property
-    def device_axis(self) -> str | None: ...
     def init(self, key: Key, obs: PyTree) -> Any: ...
     def act(
         self, state: Any, obs: PyTree, key: Key, *, explore: Array | float = 1.0

@@ -57,6 +57,8 @@ class OnPolicyLoop(Loop):
 
     def __post_init__(self):
         config, worlds = self.agent.config, worlds_of_each(self.num_worlds, self.mesh)
+        if self.mesh is not None:
+            sharing(self.agent, BATCH_AXIS)
         if hasattr(config, "check_minibatches"):  # an agent of one's own may have none
             what = f"num_worlds={worlds} times unroll_length={config.unroll_length}"
             config.check_minibatches(config.unroll_length, worlds, what)
@@ -147,7 +149,7 @@ def worlds_of_each(num_worlds: int, mesh: Mesh | None) -> int:
 
 def sharing(agent: Any, axis: str) -> Any:
     """The agent as one of the devices of an axis, inside of `shard_map`."""
-    if not hasattr(agent, "device_axis"):
+    if "device_axis" not in getattr(agent, "__dataclass_fields__", ()):
         raise ValueError(
             f"{type(agent).__name__} trains on one device: it has no field `device_axis`"
         )

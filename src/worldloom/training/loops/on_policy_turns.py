@@ -41,6 +41,8 @@ class OnPolicyTurnLoop(EpisodeLoop):
         super().__post_init__()
         merged = self.share_parameters and not self.team_axis
         worlds = worlds_of_each(self.num_worlds, self.mesh)
+        if self.mesh is not None:
+            sharing(self.agent, BATCH_AXIS)
         rows = worlds * (self.env.spec.num_agents if merged else 1)
         if hasattr(self.agent.config, "check_minibatches"):
             what = f"num_worlds={worlds} times {self.horizon} turns"
