@@ -1,5 +1,7 @@
 """Constraints from a plant's limits, and the filter in the plant's loop."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from worldloom.core import draws
 from worldloom.safety import ControlState, filter_action, initial_memory, validate_constraints
 from worldloom.suites.plant import hvac, pipeline, reactor
 from worldloom.suites.plant.controllers import without_memory
+from worldloom.suites.plant.plant import make_world
 from worldloom.suites.plant.safety import (
     constraint_text,
     constraints_for,
@@ -195,3 +198,17 @@ def test_what_takes_over_is_what_keeps_the_plant(world):
 
     assert emergencies(text) < 0.02
     assert emergencies(text.replace("backup: loops", "backup: emergency")) > 0.1
+
+
+@pytest.mark.slow
+def test_a_plant_with_a_recovery_procedure_has_no_other_backup():
+    @dataclass(frozen=True)
+    class Office(hvac.Hvac):
+        recovery: tuple = ("{for: 2}",)
+
+    office = make_world(Office()).base
+    text = constraint_text(office)
+    assert "  backup: emergency\n" in text
+    made = constraints_in(text, "office.yaml", office)
+    assert made.backup is None
+    assert made.recovery is not None
