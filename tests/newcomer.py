@@ -48,6 +48,7 @@ NOT_RUN = {
     r"--coordinator|--launch slurm": "is one of several machines",
     r"sweep --resume": "goes on with a population that was stopped; its tests do it",
     r"tensorboard --logdir": "a page of another project",
+    r"^docker|^export WORLDLOOM_TOKEN": "is a container's; tests/test_containers.py checks its file",
     r"--host 0\.0\.0\.0|/var/log": "is for a server that others reach; the tests of serving do it",
     r"rig-iql|rig\.yaml|^curl": "a tutorial about a log, which its own test follows to the end",
     r"runs/OLD|ben\.pem": "needs a former bundle and a second person; the tests of serving do it",
@@ -190,8 +191,10 @@ class Newcomer:
             folder = self.clone / "newcomer" / Path(page).stem
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            if page == "docs/command-line.md":  # which speaks of these as if one had them
+            # Some speak of these as if one had them.
+            if page in ("docs/command-line.md", "docs/plant.md"):
                 self.do(page, "worldloom data make reactor --steps 2000 --out log.npz", folder)
+            if page == "docs/command-line.md":
                 self.do(page, "worldloom train treasurehunt --world.num-agents 3", folder)
         for command in printed(self.clone / page):
             why = not_run(command)
