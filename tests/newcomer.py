@@ -48,7 +48,7 @@ NOT_RUN = {
     r"--coordinator|--launch slurm": "is one of several machines",
     r"sweep --resume": "goes on with a population that was stopped; its tests do it",
     r"tensorboard --logdir": "a page of another project",
-    r"^docker|^export WORLDLOOM_TOKEN": "is a container's; tests/test_containers.py checks its file",
+    r"^docker|^export WORLDLOOM_TOKEN": "is for a container; tests/test_containers.py checks it",
     r"--host 0\.0\.0\.0|/var/log": "is for a server that others reach; the tests of serving do it",
     r"rig-iql|rig\.yaml|^curl": "a tutorial about a log, which its own test follows to the end",
     r"runs/OLD|ben\.pem": "needs a former bundle and a second person; the tests of serving do it",
