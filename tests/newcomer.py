@@ -191,10 +191,7 @@ class Newcomer:
             folder = self.clone / "newcomer" / Path(page).stem
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            # Some speak of these as if one had them.
-            if page in ("docs/command-line.md", "docs/plant.md"):
-                self.do(page, "worldloom data make reactor --steps 2000 --out log.npz", folder)
-            if page == "docs/command-line.md":
+            if page == "docs/command-line.md":  # which speaks of it as if one had it
                 self.do(page, "worldloom train treasurehunt --world.num-agents 3", folder)
         for command in printed(self.clone / page):
             why = not_run(command)
@@ -203,6 +200,9 @@ class Newcomer:
             if why is not None:
                 self.tell(Row(page, command, why))
             else:
+                if "--dataset log.npz" in command and not (folder / "log.npz").is_file():
+                    make = "worldloom data make reactor --steps 2000 --out log.npz"
+                    self.do(page, make, folder)
                 self.do(page, command, folder)
         self.weigh(page, folder)
 
