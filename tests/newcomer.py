@@ -48,6 +48,7 @@ NOT_RUN = {
     r"--coordinator|--launch slurm": "is one of several machines",
     r"sweep --resume": "goes on with a population that was stopped; its tests do it",
     r"tensorboard --logdir": "a page of another project",
+    r"^docker|^export WORLDLOOM_TOKEN": "is for a container; tests/test_containers.py checks it",
     r"--host 0\.0\.0\.0|/var/log": "is for a server that others reach; the tests of serving do it",
     r"rig-iql|rig\.yaml|^curl": "a tutorial about a log, which its own test follows to the end",
     r"runs/OLD|ben\.pem": "needs a former bundle and a second person; the tests of serving do it",
@@ -190,8 +191,7 @@ class Newcomer:
             folder = self.clone / "newcomer" / Path(page).stem
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            if page == "docs/command-line.md":  # which speaks of these as if one had them
-                self.do(page, "worldloom data make reactor --steps 2000 --out log.npz", folder)
+            if page == "docs/command-line.md":  # which speaks of it as if one had it
                 self.do(page, "worldloom train treasurehunt --world.num-agents 3", folder)
         for command in printed(self.clone / page):
             why = not_run(command)
@@ -200,6 +200,9 @@ class Newcomer:
             if why is not None:
                 self.tell(Row(page, command, why))
             else:
+                if "--dataset log.npz" in command and not (folder / "log.npz").is_file():
+                    make = "worldloom data make reactor --steps 2000 --out log.npz"
+                    self.do(page, make, folder)
                 self.do(page, command, folder)
         self.weigh(page, folder)
 
