@@ -49,7 +49,7 @@ def test_masked_actions_have_no_probability_at_all_and_are_never_drawn():
 
 @pytest.mark.parametrize("shown", [0.0, 1.0 - 2.0**-24], ids=["smallest", "largest"])
 def test_a_lone_allowed_action_is_drawn_whatever_the_dice(monkeypatch, shown):
-    monkeypatch.setattr(draws, "uniform", lambda key, shape: jnp.full(shape, shown))
+    monkeypatch.setattr(draws, "uniform", lambda key, shape, first=0: jnp.full(shape, shown))
     mask = np.asarray([[False, True, False]])
     assert Categorical(jnp.zeros((1, 3)), mask).sample(jax.random.key(0)) == 1
 

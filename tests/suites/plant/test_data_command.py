@@ -146,7 +146,7 @@ def test_check_against_a_plant_uses_its_signals(call):
     code, out = call("check", "b.npz", "--env", "reactor")
     assert code == 1
     assert "row 20: temperature is 500, outside of [300, 400]" in out
-    with pytest.raises(ValueError, match="there is no world 'reactr'; did you mean 'reactor'"):
+    with pytest.raises(ValueError, match="there is no plant 'reactr'; did you mean 'reactor'"):
         call("check", "a.npz", "--env", "reactr")
 
 
