@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.robot_learning import PLAIN
 from benchmarks.robot_stage import Setup, Stage
 
 
@@ -18,6 +19,8 @@ def train_config(setup: Setup, level: int) -> Any:
         SUITE,
         {
             "env": "biped",
+            "world": PLAIN,
+            "amp": {"weight": 0.0},
             "level": level,
             "devices": setup["devices"] or 1,
             "num_worlds": setup["batch"],

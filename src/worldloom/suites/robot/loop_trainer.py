@@ -30,8 +30,10 @@ class PythonLoop(OnPolicyLoop):
 
     seed: int = 0
 
-    def _worlds(self, count: int) -> PureEnv:
-        robots, env = RobotLoop(self.env.base, count, self.seed), self.env
+    @cached_property
+    def worlds(self) -> PureEnv:
+        """The robots in numpy, behind the interface of compiled worlds."""
+        robots, env = RobotLoop(self.env.base, self.num_worlds, self.seed), self.env
         return episode_stats(
             PureEnv(
                 env.spec,
