@@ -3,8 +3,8 @@
 PPO with one network for all agents (SocialJax's default, PARAMETER_SHARING), from rewards that are
 each agent's own or the sum of all. Both are scored by the world's own rewards: welfare is the
 return of all agents together, and the Gini coefficient says how it is spread. Actions are sampled,
-as in SocialJax's evaluations: the likeliest action of a policy that is still nearly uniform is the
-same for all. SocialJax's own figures (arXiv:2503.14576) have shared rewards far ahead in welfare.
+as in SocialJax's evaluations. Its own figures (arXiv:2503.14576) have shared rewards far ahead in
+welfare.
 """
 
 import time

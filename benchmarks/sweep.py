@@ -54,9 +54,8 @@ class Sizes:
     small_worlds: int = len(SMALL)  # how many of them
     points: int = 8
     workers: int = 4
-    # Short budgets: with long ones the best of any eight random members is as good as can be. Not
-    # Pendulum: what does well early there is not what does well at the end, and some populations
-    # breed the former (-1,076 and -1,177 in two of five seeds of 100,000 steps).
+    # Budgets at which eight random members do not all come to the best there is. Not Pendulum: two
+    # of five populations ended at -1,076 and -1,177 after 100,000 steps, and why is not known.
     members: int = 8
     generations: int = 10
     seeds: int = 5
