@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from oracles import guess
 from worldloom import suites
 from worldloom.cli import main as cli
 from worldloom.training.sweeps import claims as claiming
-from worldloom.training.sweeps import launch
+from worldloom.training.sweeps import launch, shared_study
 from worldloom.training.sweeps import sweep as sweeping
 from worldloom.training.sweeps.search import Range
 from worldloom.training.sweeps.source import Saved, Search
@@ -55,6 +56,24 @@ def worker(store, space=SPACE, lease=60.0, out=Path(), **search):
 
 def row(value):
     return {"iqm": value, "settings": str(value)}
+
+
+def test_a_worker_that_dies_while_it_writes_leaves_the_journal_to_others(tmp_path, monkeypatch):
+    """Also where the folder is told by a relative path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shared_study, "LOCK_SECONDS", 3)
+    dead = open_storage(optuna, "study")._backend._lock
+    dead.acquire()  # and is never heard of again
+    made = []
+
+    def go_on():
+        storage = open_storage(optuna, "study")
+        made.append(optuna.create_study(storage=storage, study_name="goes on").study_name)
+
+    other = threading.Thread(target=go_on, daemon=True)
+    other.start()
+    other.join(120)
+    assert made == ["goes on"]
 
 
 def test_points_are_given_to_one_worker_each_and_finished_once(store, clock, tmp_path):

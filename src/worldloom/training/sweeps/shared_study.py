@@ -41,6 +41,7 @@ from worldloom.training.sweeps.study import (
 
 PARTS = 10  # a point is saved after each of as many parts of its steps
 GIVEN_UP = 3  # workers that a point may end one after the other
+LOCK_SECONDS = 30  # without a sign of who holds a folder's journal, until that one is taken for dead
 # What a database says while others make its tables, or write.
 _IN_THE_WAY = re.compile("already exists|locked|unique|duplicate", re.IGNORECASE)
 
@@ -67,7 +68,11 @@ def open_storage(optuna: Any, store: str) -> Any:
             time.sleep(0.05 * 2**tries * random.SystemRandom().random())
     Path(store).mkdir(parents=True, exist_ok=True)
     journal = optuna.storages.journal
-    backend = journal.JournalFileBackend(str(Path(store) / "journal.log"))
+    path = str(Path(store) / "journal.log")
+    # Not the symbolic link that is Optuna's usual lock: the age of one whose path is relative, or
+    # of another machine, cannot be told, and a worker that dies with it is waited for without end.
+    lock = journal.JournalFileOpenLock(path, grace_period=LOCK_SECONDS)
+    backend = journal.JournalFileBackend(path, lock_obj=lock)
     return optuna.storages.JournalStorage(backend)
 
 
