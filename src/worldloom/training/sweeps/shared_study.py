@@ -41,7 +41,7 @@ from worldloom.training.sweeps.study import (
 
 PARTS = 10  # a point is saved after each of as many parts of its steps
 GIVEN_UP = 3  # workers that a point may end one after the other
-LOCK_SECONDS = 30  # without a sign of who holds a folder's journal, until that one is taken for dead
+LOCK_SECONDS = 30  # until one who holds a folder's journal, and is silent, is taken for dead
 # What a database says while others make its tables, or write.
 _IN_THE_WAY = re.compile("already exists|locked|unique|duplicate", re.IGNORECASE)
 
