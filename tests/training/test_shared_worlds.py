@@ -73,7 +73,7 @@ RUNS = {
     | {"ppo": SMALL | {"unroll_length": 8}},
     "arc": {"env": "arc", "algo": "ppo", "num_worlds": 4}
     | {"ppo": {"unroll_length": 8, "num_minibatches": 2, "num_epochs": 1}},
-    "robot": {"env": "biped", "algo": "ppo", "num_worlds": 4}
+    "robot": {"env": "biped", "task": "stand", "algo": "ppo", "num_worlds": 4}
     | {"ppo": SMALL | {"unroll_length": 8}},
 }
 FAST = ("ppo", "cartpole")
