@@ -334,9 +334,8 @@ def check_start(
             f"orientation_wxyz={quaternion.round(3).tolist()} is far from upright: is it in the "
             "order x y z w?"
         )
-    if (
-        upright and abs(quaternion[0]) < 0.1
-    ):  # x y z w of a robot that faces forward looks like this, too
+    # x y z w of a robot that faces forward looks like one that faces backwards, too.
+    if upright and abs(quaternion[0]) < 0.1:
         raise ValueError(
             f"orientation_wxyz={quaternion.round(3).tolist()} says that the robot faces backwards: "
             "is it in the order x y z w? If not, set the heading of the IMU to 0"
