@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.algos import RATIOS
+from benchmarks import algos as algos_bench
+from benchmarks import sweep as sweep_bench
 
 MEANING = {
-    "algos": RATIOS,
+    "algos": algos_bench.RATIOS,
+    "sweep": sweep_bench.RATIOS,
     "grid": {
         "time_to_500": "training time to a greedy score of 500, original / ours",
         "time_to_500_tuned": "the same, against the original without its useless work",
@@ -257,12 +259,45 @@ def against(suite: str, result: dict[str, Any]) -> str:
     if suite == "algos":
         peer = result["raw"].get("ppo", {}).get("rejax_runs", {}).get("facts", {})
         return f"rejax {peer.get('version', 'none')} on jax {peer.get('jax', 'none')}"
+    if suite == "sweep":
+        return "ours on both sides"
     facts = result["raw"].get("speed", {}).get("facts", {})
     if suite == "plant":
         peer = facts.get("td3bc", {}).get("d3rlpy_1", {})
         return f"d3rlpy {peer.get('version', 'none')} on torch {peer.get('torch', 'none')}"
     peers = {"JaxARC": "jaxarc", "ARCLE": "arcle_single"}
     return ", ".join(f"{n} {facts.get(key, {}).get('version', '')}" for n, key in peers.items())
+
+
+def agents_markdown(result: Mapping[str, Any]) -> str:
+    """What a step of a world costs by the number of its agents, each with a network of its own."""
+    measured = result["raw"]["agents"]
+    heads = ("algorithm", "agents", "agent steps/s", "learners, MB", "peak, MB", "compile, s")
+    rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in measured["rows"]:
+        rate = row["agents"] / row["seconds_per_step"]
+        cells = (rate, row["learner_mb"], row["peak_mb"], row["compile_seconds"])
+        shown = " | ".join(map(three_figures, cells))
+        rows.append(f"| `{row['algo']}` | {row['agents']} | {shown} |")
+    sizes = measured["sizes"]
+    worlds = f"{sizes['worlds']} treasure hunts of {sizes['side']} x {sizes['side']} cells"
+    return "\n".join([*rows, "", f"{worlds}; measured {when(result, 'agents')}."])
+
+
+def population_markdown(result: Mapping[str, Any]) -> str:
+    """Scores of populations and of random searches at equal steps."""
+    heads = ("world", "population", "random search", "random play", "ratio of what is gained")
+    rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for world, found in result["raw"]["population"].items():
+        cells = []
+        for way in ("population", "random search"):
+            low, high = found["interval"][way]
+            cells.append(f"{found['iqm'][way]:.1f} ({low:.1f} to {high:.1f})")
+        cells += [f"{found['random play']:.1f}", f"{found['ratio']:.3f}"]
+        rows.append(f"| `{world}` | {' | '.join(cells)} |")
+    seeds = len(next(iter(result["raw"]["population"].values()))["scores"]["population"])
+    means = f"Interquartile means over {seeds} seeds, with intervals of 95 %"
+    return "\n".join([*rows, "", f"{means}; measured {when(result, 'population')}."])
 
 
 def levels_markdown(result: Mapping[str, Any]) -> str:
@@ -385,6 +420,12 @@ def main(root: Path = Path(".")) -> int:
     tables["headlines"] = headlines(results)
     if results.get("robot", {}).get("raw", {}).keys() >= {"levels", "compile"}:
         tables["levels"] = levels_markdown(results["robot"])
+    for suite, section, table in (
+        ("grid", "agents", agents_markdown),
+        ("sweep", "population", population_markdown),
+    ):
+        if section in results.get(suite, {}).get("raw", {}):
+            tables[section] = table(results[suite])
     plant = results.get("plant", {}).get("raw", {})
     # Rows without references beside what learns are of an earlier rule of choice.
     if all("how" in row for row in plant.get("scores") or [{}]):

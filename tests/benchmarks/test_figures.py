@@ -183,3 +183,21 @@ def test_modes_are_shown_with_their_parts():
     assert "a processor, 2 cores, python 3.11.7, jax 0.10.2" in text
     assert text.endswith("`worldloom bench modes`; 2030-01-02.\n<!-- /figures:modes -->")
     assert "old" not in text
+
+
+def test_agents_and_populations_are_shown_with_what_they_cost_and_gain():
+    row = {"algo": "ppo", "agents": 64, "seconds_per_step": 4e-4, "learner_mb": 18.1}
+    row |= {"peak_mb": 475.0, "compile_seconds": 3.8}
+    agents = {"rows": [row], "sizes": {"worlds": 16, "side": 24}}
+    found = {
+        "scores": {"population": [5.0, 7.0], "random search": [4.0, 6.0]},
+        "iqm": {"population": 6.0, "random search": 5.0},
+        "interval": {"population": [5.0, 7.0], "random search": [4.0, 6.0]},
+        "random play": 1.0,
+        "ratio": 1.25,
+    }
+    result = RESULT | {"raw": {"agents": agents, "population": {"tag": found}}}
+    assert "| `ppo` | 64 | 160,000 | 18.1 | 475 | 3.8 |" in figures.agents_markdown(result)
+    text = figures.population_markdown(result)
+    assert "| `tag` | 6.0 (5.0 to 7.0) | 5.0 (4.0 to 6.0) | 1.0 | 1.250 |" in text
+    assert "over 2 seeds" in text
