@@ -102,7 +102,7 @@ GROUPS = {
     "audit": ("verify", "replay", "shadow", "alarms"),
     "data": ("make", "check", "describe", "convert"),
 }
-HELPS = [*cli.commands(), *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
+HELPS = ["", *cli.commands(), *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
 
 
 @pytest.mark.parametrize("line", HELPS)
@@ -111,7 +111,7 @@ def test_help_fits_80_columns(line, monkeypatch, capsys):
     with suppress(SystemExit):
         assert main([*line.split(), "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"usage: worldloom {line}")
+    assert lines[0].startswith(f"usage: worldloom {line}".rstrip())
     assert [text for text in lines if len(text) > 80] == []
     assert not re.search(r"--no-(json|no-)|{None}", "".join(lines)), "no negation of what is off"
     words = [text.split()[0] for text in lines[2:] if re.match(r"  [a-z]+  ", text)]
