@@ -298,7 +298,8 @@ const of = context => window.drawn.get(context.canvas)
     || window.drawn.set(context.canvas, {names: [], lines: []}).get(context.canvas);
 own.fillText = function (text, x, y) {
     const wide = this.measureText(text).width, left = this.textAlign === 'right' ? x - wide : x;
-    if (/[a-z]{4}/.test(text) && this.textAlign !== 'center') of(this).names.push([text, left, left + wide, y]);
+    if (/[a-z]{4}/.test(text) && this.textAlign !== 'center')
+        of(this).names.push([text, left, left + wide, y]);
     return fillText.apply(this, arguments);
 };
 own.lineTo = function (x, y) {
