@@ -1,4 +1,5 @@
-"""`worldloom bench robot`: physics, levels of training, Brax, compile time, learning, tracking."""
+"""`worldloom bench robot`: physics, levels of training, Brax, compile time, learning, tracking,
+uneven ground."""
 
 import json
 import os
@@ -26,7 +27,7 @@ from worldloom.training.console import table
 from worldloom.training.timer import Timing, ratio
 
 RATIOS = MEANING["robot"]
-SECTIONS = ("physics", "levels", "brax", "compile", "learning", "tracking")
+SECTIONS = ("physics", "levels", "brax", "compile", "learning", "tracking", "ground")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class Sizes:
     tracking_minutes: float = 60.0
     tracking_seconds: float = 20.0
     tracked: Path | None = None  # a run or a bundle; else one is trained
+    flat: Path | None = None  # of ground: the run that was trained on a flat floor
+    ground_updates: int = 3
+    ground_repeats: int = 5
 
     def same(self) -> dict[str, Any]:
         """What all trainers have in common."""
@@ -77,6 +81,8 @@ QUICK = Sizes(
     eval_every=16,
     tiny_learning=True,
     tracking_seconds=2.5,
+    ground_updates=1,
+    ground_repeats=1,
 )
 
 # level -> (environment, trainer, what is compiled)
@@ -96,11 +102,14 @@ class BenchRobot:
     out: Path | None = None
     """Where to write; benchmarks/results/robot.json, or robot-partial / robot-quick beside it."""
     only: tuple[str, ...] = ()
-    """Sections: physics, levels, brax, compile, learning, tracking; all if none is named."""
+    """Sections: physics, levels, brax, compile, learning, tracking, ground; by default all."""
     run: Path | None = None
-    """Of tracking: the run or the bundle of a joystick policy; else one is trained."""
+    """Of tracking: the run or the bundle of a joystick policy; else one is trained. Of ground: the
+    run of a walk that was trained on it."""
+    flat: Path | None = None
+    """Of ground: the run of a walk that was trained on a flat floor; else one is trained."""
     minutes: float = 60.0
-    """Of tracking: how long that training may take."""
+    """Of tracking and ground: how long each such training may take."""
     json: bool = False
     """Print the result as JSON."""
     quick: bool = False
@@ -116,14 +125,18 @@ def command(argv: Sequence[str]) -> int:
             raise ValueError(f"there is no section {name!r}; {suggest(name, SECTIONS)}")
     if not 0.0 < args.minutes <= 1440.0:
         raise ValueError(f"minutes={args.minutes}; it must be above 0, and a day at most")
-    if args.run is not None and not args.run.is_dir():
-        raise ValueError(f"there is no run or bundle {args.run}")
+    for given in filter(None, (args.run, args.flat)):
+        if not given.is_dir():
+            raise ValueError(f"there is no run or bundle {given}")
+    if args.run is not None and {"tracking", "ground"} <= {*(args.only or SECTIONS)}:
+        raise ValueError("run= is of tracking or of ground; name one of them (--only)")
     variant = "-quick" if args.quick else "-partial" if args.only else ""
     out = args.out or Path("benchmarks/results") / f"robot{variant}.json"
     line = shlex.join(["worldloom", "bench", "robot", *argv])
     sizes = replace(
         QUICK if args.quick else Sizes(), tracking_minutes=args.minutes, tracked=args.run
     )
+    sizes = replace(sizes, flat=args.flat)
     record = run(sizes, args.only or SECTIONS, out, line, args.quick)
     page = write_bench(plain(record.result), out.with_suffix(".html"))
     code = 0 if record.result["complete"] else 1
@@ -196,6 +209,7 @@ def run(sizes: Sizes, sections: Sequence[str], out: Path, line: str, quick: bool
         "compile": compile_,
         "learning": learning,
         "tracking": tracking,
+        "ground": ground,
     }
     for name in sections:
         raw = record.result["raw"].setdefault(name, {})
@@ -398,3 +412,23 @@ def tracking(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
     ratios, apollo = record.result["ratios"], robot_tracking.PEERS["Apollo"]
     ratios["joystick_error_share"] = ratio(raw["error_share"], apollo)
     ratios["joystick_falls"] = raw["falls"]
+
+
+def ground(sizes: Sizes, record: Record, raw: dict[str, Any]) -> None:
+    """Walks over uneven ground, trained on it and not, and what it costs."""
+    from benchmarks import robot_ground
+
+    ratios, kind = record.result["ratios"], robot_ground.KIND
+    setup = {"batch": sizes.batch, "updates": sizes.ground_updates, **sizes.same()}
+    setups = {
+        name: {"player": "level4", **setup, "devices": None, "ground": where}
+        for name, where in (("level4", "none"), ("level4_on_ground", kind))
+    }
+    rates, rest = measured(setups, sizes.ground_repeats, record)
+    raw["speed"] = {"batch": sizes.batch, "same": sizes.same(), **rest}
+    ratios["ground_speed_share"] = ratio(1.0 / rates["level4"], 1.0 / rates["level4_on_ground"])
+    record.save()
+    given, minutes = (sizes.tracked, sizes.flat), sizes.tracking_minutes
+    robot_ground.ground(given, minutes, raw, record.note, sizes.tiny_learning)
+    ratios["ground_traversed_share"] = robot_ground.share(raw["uneven"])
+    ratios["ground_flat_traversed_share"] = robot_ground.share(raw["flat"])

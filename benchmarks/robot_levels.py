@@ -19,7 +19,7 @@ def train_config(setup: Setup, level: int) -> Any:
         SUITE,
         {
             "env": "biped",
-            "world": PLAIN,
+            "world": PLAIN | {"ground": setup.get("ground", "none")},
             "amp": {"weight": 0.0},
             "level": level,
             "devices": setup["devices"] or 1,

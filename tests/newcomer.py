@@ -187,6 +187,8 @@ class Newcomer:
     def follow(self, page: str) -> None:
         """Does what a page says, in a folder of its own; the README's in the clone."""
         folder = self.clone
+        # Else a home of before would already have the data sets that a page makes.
+        shutil.rmtree(self.env["MINARI_DATASETS_PATH"], ignore_errors=True)
         if page != "README.md":
             folder = self.clone / "newcomer" / Path(page).stem
             shutil.rmtree(folder, ignore_errors=True)

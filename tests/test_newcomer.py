@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -63,6 +65,25 @@ def test_a_run_takes_the_place_of_its_name(tmp_path):
     shutil.copytree(tmp_path / "runs/reactor-2", tmp_path / "runs/reactor-3")
     compared = newcomer.resolved(["worldloom", "select", "RUN", "RUN"], tmp_path)
     assert sorted(compared[2:]) == ["runs/reactor-2", "runs/reactor-3"], "no run twice"
+
+
+def test_no_page_finds_the_data_sets_of_a_page_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(newcomer, "ROOT", _project(tmp_path / "project"))
+    for _ in range(2):
+        reader = newcomer.Newcomer(tmp_path / "home", sys.executable)
+        (tmp_path / "home/minari/rig/plant-v0").mkdir(parents=True)
+        reader.follow("docs/page.md")
+        assert not (tmp_path / "home/minari").exists()
+
+
+def _project(folder):
+    """A project with a page that says nothing."""
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs/page.md").write_text("A page.")
+    git = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "A page"]):
+        subprocess.run([*git, *words], check=True)
+    return folder
 
 
 def test_a_failure_is_counted():

@@ -37,6 +37,7 @@ def sections(raw: Mapping[str, Any]) -> list[page.Part]:
         "compile": _compile,
         "learning": _learning,
         "tracking": _tracking,
+        "ground": _ground,
     }
     return [make(raw[name]) for name, make in made.items() if raw.get(name)]
 
@@ -316,5 +317,24 @@ def _tracking(raw: Mapping[str, Any]) -> page.Part:
         "Following commands",
         page.measured_table(["policy", "mean error over the greatest command", "falls"], beside),
         page.measured_table(["command", "m/s off", "rad/s off", "stopped by"], runs),
+        text=text,
+    )
+
+
+def _ground(raw: Mapping[str, Any]) -> page.Part:
+    """Who gets over uneven ground, level by level, of a walk trained on it and of one that was not;
+    and what the ground costs."""
+    rows = []
+    for name, who in (("uneven", "trained on uneven ground"), ("flat", "trained on a flat floor")):
+        for row in (raw.get(name) or {}).get("traversals") or ():
+            part = (row["level"], row["kind"], row["traversed"], row["episodes"])
+            rows.append([who, *part, number(row["way"], 2)])
+    speeds = (raw.get("speed") or {}).get("steps_per_second") or {}
+    rates = [[name, rate] for name, rate in speeds.items()]
+    text = f"Of each level, {raw.get('unit')}. Training steps a second of both stand below."
+    return page.section(
+        "Uneven ground",
+        page.measured_table(["policy", "level", "kind", "5 m ahead", "of", "m, on average"], rows),
+        page.measured_table(["training", "steps a second"], rates),
         text=text,
     )

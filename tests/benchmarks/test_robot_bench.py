@@ -8,7 +8,15 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from benchmarks import figures, robot, robot_learning, robot_levels, robot_physics, robot_tracking
+from benchmarks import (
+    figures,
+    robot,
+    robot_ground,
+    robot_learning,
+    robot_levels,
+    robot_physics,
+    robot_tracking,
+)
 from benchmarks.pages import robot as robot_bench
 from benchmarks.robot_players import PLAYERS
 from benchmarks.robot_stage import Process
@@ -407,3 +415,22 @@ def test_a_policy_that_is_not_given_is_trained_first_and_one_that_is_not_there_r
         robot.command(["--only", "tracking", "--run", str(tmp_path / "none")])
     with pytest.raises(ValueError, match=r"minutes=0\.0"):
         robot.command(["--only", "tracking", "--minutes", "0"])
+
+
+@pytest.mark.slow
+def test_walks_over_uneven_ground_are_counted_beside_those_of_a_flat_floor(tmp_path):
+    raw = {}
+    robot_ground.ground((None, None), 0.5, raw, lambda text: None, tiny=True)
+    for name in ("uneven", "flat"):
+        rows = raw[name]["traversals"]
+        assert [row["level"] for row in rows if row["kind"] == "all"] == [1, 2, 3, 4, 5]
+        assert all(row["episodes"] == 4 for row in rows if row["kind"] == "all")
+        assert robot_ground.share(raw[name]) == 0.0  # in a third of a second
+    assert "ground" in raw["uneven"]["training"]["command"]
+    (page,) = robot_bench.sections({"ground": raw})
+    assert "trained on a flat floor" in html.page("", [page])
+
+
+def test_one_run_is_not_of_two_sections(tmp_path):
+    with pytest.raises(ValueError, match="name one of them"):
+        robot.command(["--run", str(tmp_path)])

@@ -102,7 +102,7 @@ GROUPS = {
     "audit": ("verify", "replay", "shadow", "alarms"),
     "data": ("make", "check", "describe", "convert"),
 }
-HELPS = [*cli.commands(), *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
+HELPS = ["", *cli.commands(), *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
 
 
 @pytest.mark.parametrize("line", HELPS)
@@ -111,9 +111,10 @@ def test_help_fits_80_columns(line, monkeypatch, capsys):
     with suppress(SystemExit):
         assert main([*line.split(), "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"usage: worldloom {line}")
+    assert lines[0].startswith(f"usage: worldloom {line}".rstrip())
     assert [text for text in lines if len(text) > 80] == []
     assert not re.search(r"--no-(json|no-)|{None}", "".join(lines)), "no negation of what is off"
+    assert "default: True" not in "".join(lines), "which behind --no-open says the contrary"
     words = [text.split()[0] for text in lines[2:] if re.match(r"  [a-z]+  ", text)]
     assert line not in GROUPS or tuple(words) == GROUPS[line]
 
@@ -380,6 +381,26 @@ def test_results_are_shown_with_their_error(call, asked):
     assert result["stderr"] == pytest.approx(5.7735, rel=1e-4)
 
 
+def test_where_one_wins_what_another_loses_the_sum_is_no_score(call, asked):
+    import numpy as np
+
+    from worldloom.suites.grid.evaluate import GridEvaluation
+
+    sums, each = np.full(3, -5.0), np.array([[-5.0, 0.0], [-2.0, -3.0], [0.0, -5.0]])
+    ahead = np.array([0.5, 0.6, 0.7])
+    rivals = GridEvaluation(sums, each, 1.0, paid=np.array([1.0, 2.0, 3.0]), against_random=ahead)
+    asked.result = {
+        "evaluation": rivals,
+        "references": lambda: {"random play": {"mean": -5.0, "stderr": 4.2e-8}},
+    }
+    code, out, err = call("train tag")
+    assert (code, err) == (0, "")
+    assert "ahead of random  0.6 +- 0.058 (s.e.)" in out
+    assert "-5.0" not in out.split("each agent")[0]
+    assert "e-08" not in out
+    assert json.loads(call("train tag --json")[1])["score"] == pytest.approx(0.6)
+
+
 @pytest.mark.slow
 def test_a_sweep_is_run_shown_and_written(call):
     command = f"sweep {TINY} --steps 20 --grid iqn.gamma=0.5,0.9 --seeds 2 --out here"
@@ -435,6 +456,10 @@ def test_eval_scores_and_films_a_run(call, run_copy):
     assert result["gif"] == "film.gif"
     with Image.open("film.gif") as film:
         assert film.n_frames == 11
+    assert call("eval run --gif film.mp4")[::2] == (
+        2,
+        "worldloom eval: --gif film.mp4: the film is a .gif file\n",
+    )
     assert not list(Path().glob("*.part"))
     code, again, _ = call("eval run --episodes 4 --seed 2")
     assert code == 0

@@ -208,6 +208,11 @@ def test_flags_and_values_come_apart():
         ("--judge-updates 3", "--judge-updates: this is now --ope-updates"),
         ("--network.hidden 64", "--network.hidden: this is now --iqn.hidden"),
         ("--episodes 3", "--episodes: this is now --eval-episodes"),
+        # What other libraries call them.
+        ("--iqn.lr 1e-3", "--iqn.lr: this is here --iqn.learning-rate"),
+        ("--lr 1e-3", "--lr: this is here --iqn.learning-rate"),
+        ("--num-envs 8", "--num-envs: this is here --num-worlds"),
+        ("--total-timesteps 8", "--total-timesteps: this is here --steps"),
         ("--epsilon-decay 0.2", "--epsilon-decay: write --iqn.epsilon-decay"),
         ("--world num_agents=3", "--world num_agents=3: options are written --world.NAME VALUE"),
         ("--hyper tau=0.7", "--hyper tau=0.7: options are written --iqn.NAME VALUE now"),

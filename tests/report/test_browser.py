@@ -291,6 +291,41 @@ def test_a_band_that_is_no_error_is_told_by_its_ends(visit):
     assert "filtered: 5 (5 to 25)" in plot.locator(".said").inner_text()
 
 
+LISTEN = """
+const own = CanvasRenderingContext2D.prototype, {fillText, lineTo} = own;
+window.drawn = new Map();
+const of = context => window.drawn.get(context.canvas)
+    || window.drawn.set(context.canvas, {names: [], lines: []}).get(context.canvas);
+own.fillText = function (text, x, y) {
+    const wide = this.measureText(text).width, left = this.textAlign === 'right' ? x - wide : x;
+    if (/[a-z]{4}/.test(text) && this.textAlign !== 'center')
+        of(this).names.push([text, left, left + wide, y]);
+    return fillText.apply(this, arguments);
+};
+own.lineTo = function (x, y) {
+    if (this.getLineDash().length) of(this).lines.push(y);
+    return lineTo.apply(this, arguments);
+};
+"""
+
+
+def test_no_name_of_a_reference_lies_over_another_reference_or_name(browser, pages):
+    for viewport in (DESK, PHONE):
+        view = browser.new_page(viewport=viewport)
+        view.add_init_script(LISTEN)
+        view.goto(pages["plant"].as_uri())
+        charts_drawn = view.evaluate("[...window.drawn.values()]")
+        view.close()
+        assert sum(len(chart["names"]) for chart in charts_drawn) >= 6
+        for chart in charts_drawn:
+            names = {tuple(name) for name in chart["names"]}
+            for name, left, right, base in names:
+                assert not [y for y in chart["lines"] if base - 11 < y < base + 2], name
+                for other, start, end, below in names - {(name, left, right, base)}:
+                    apart = right <= start or end <= left or abs(base - below) >= 14
+                    assert apart, (name, other)
+
+
 def test_tables_are_sorted_by_any_column(visit):
     view = visit("sweep")
     rows = "[...document.querySelectorAll('.scroll tr')].slice(1, 6)"

@@ -102,6 +102,46 @@ def test_runs_are_filtered_laid_over_each_other_and_opened(visit):
     details.get_by_label("close").click()
 
 
+def test_runs_of_rivals_are_shown_by_another_figure_than_a_constant_sum(visit):
+    ask = """async ([known, scores]) => (await import('/static/studio/runs.js'))
+        .usualMetric(new Set(known), scores)"""
+    known = ["loss", "return", "evaluation: mean", "evaluation: against_random"]
+    view = visit("runs", "runs")
+    assert view.evaluate(ask, [known, ["against_random"]]) == "evaluation: against_random"
+    assert view.evaluate(ask, [known, ["mean", "mean"]]) == "return"
+    assert view.evaluate(ask, [known[:1], ["mean"]]) == "loss"
+    assert view.evaluate(ask, [[], []]) == ""
+
+
+def test_a_chart_shows_no_rounding_and_no_zoomed_out_errors(visit):
+    view = visit("runs", "runs")
+    span = "async values => (await import('/static/studio/charts.js')).span(values)"
+    assert view.evaluate(span, [-5.000001, -4.999999, None])[1] >= 0  # a constant, as such
+    low, high = view.evaluate(span, [350.0, 351.0])
+    assert 349 < low < high < 352
+    # In a part of the x axis the errors of other parts take no room.
+    zoomed = """async () => {
+        const {lineChart} = await import('/static/studio/charts.js');
+        const root = document.body.appendChild(document.createElement('div'));
+        const Own = window.uPlot;
+        let plot;
+        window.uPlot = class extends Own { constructor(...all) { super(...all); plot = this; } };
+        const line = {label: 'a', color: '#000', x: [1, 2, 3], y: [1, 2, 3], error: [90, 0.1, 0.1]};
+        const chart = lineChart(root, {lines: [line], xLabel: 'x', yLabel: 'y'});
+        const read = () => new Promise(done => setTimeout(() => done(plot.scales.y.max), 50));
+        const whole = await read();
+        plot.setScale('x', {min: 2, max: 3});
+        const part = await read();
+        chart.remove();
+        root.remove();
+        window.uPlot = Own;
+        return [whole, part];
+    }"""
+    whole, part = view.evaluate(zoomed)
+    assert whole > 90
+    assert part < 10
+
+
 def test_a_training_is_seen_live_with_its_newest_film(visit, studio_runs):
     view, live = visit("runs", "runs"), studio_runs / "live"
     with locked(live):

@@ -226,6 +226,9 @@ def test_seeds_that_a_key_cannot_tell_apart_are_refused():
         ({"memory_rows": 3}, "'memory_rows' is now iqn.buffer_size"),
         ({"record_period": 3}, "'record_period' is now record_every"),
         ({"hyper": {}}, "'hyper' is now iqn.NAME"),
+        # What other libraries call them.
+        ({"num_envs": 3}, "'num_envs' is here num_worlds"),
+        ({"iqn": {"lr": 3}}, "iqn.lr is not an option of iqn; did you mean 'learning_rate'"),
         ({"epsilon": 0.5}, "'epsilon' is an option of iqn"),
         ({"hidden": 3}, "'hidden' is an option of iqn"),
     ],

@@ -48,6 +48,8 @@ def command(argv: list[str]) -> int:
 
     console.phase("loading the run")
     run = worldloom.load(named)
+    if flags.gif and not flags.gif.endswith(".gif"):
+        raise ValueError(f"--gif {flags.gif}: the film is a .gif file")
     if flags.gif and run.suite.film is None:
         raise ValueError(f"--gif: runs of the {run.suite.name} suite have no film")
     console.phase("evaluating")
@@ -71,7 +73,7 @@ def command(argv: list[str]) -> int:
         console.print_json(scores | {"references": run.references()} | written)
         return 0
     made = {name: Path(path) for name, path in written.items() if path}
-    lines = result.lines() | reference_lines(run.references())
+    lines = result.lines() | reference_lines(run.references(), result)
     console.facts(f"{named}, step {run.steps:,}", lines | made)
     bundle = (run.folder / "bundle" / "manifest.json").is_file()
     console.next_steps(["export", named, *(["--force"] if bundle else [])])

@@ -19,7 +19,7 @@ class Export:
     out: Path | None = None
     """Where the bundle goes; RUN/bundle if not given."""
     onnx: bool = True
-    """Of plants, whose policies can be ONNX: write that, too."""
+    """Leave out ONNX, which is written where a policy can be that."""
     force: bool = False
     """Replace a bundle that is there."""
     json: bool = False

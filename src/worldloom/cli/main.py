@@ -42,10 +42,10 @@ HELP = {"-h", "--help", "--help-all"}
 # Those that start at once, and those that say themselves what they do first.
 LIGHT = ("algos", "runs", "approve", "completion", "serve", "studio", "compare", "report", "export")
 FIRST_STEPS = """First steps:
-  worldloom train treasurehunt          train, and write runs/.../report.html
-  worldloom train arc                   learn to solve grid puzzles
-  worldloom train biped                 teach a small robot to walk
-  worldloom train reactor               learn to control a plant from logged data
+  worldloom train treasurehunt        train, and write runs/.../report.html
+  worldloom train arc                 learn to solve grid puzzles
+  worldloom train biped               teach a small robot to walk
+  worldloom train reactor             learn to control a plant from logged data
   worldloom train gymnax:CartPole-v1 --algo dqn"""
 
 
@@ -129,12 +129,12 @@ def _help() -> str:
     known = commands()
     width = max(map(len, known))
     lines = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in known.items())
-    return f"""usage: worldloom COMMAND [options]      (worldloom COMMAND --help for its options)
+    return f"""usage: worldloom COMMAND [options]       (worldloom COMMAND --help: its options)
 
 Whole reinforcement-learning experiments compiled into one XLA program.
 
 {lines}
 
-With any command, {QUIET} shows no progress, and of results only what --json asks for.
+With any command, {QUIET} shows no progress, and no results but those of --json.
 
 {FIRST_STEPS}"""

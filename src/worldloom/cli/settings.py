@@ -24,10 +24,10 @@ from worldloom.training.config import (
     TrainConfig,
     convert,
     default_of,
-    former_name,
     kind_of,
     make_config,
     merge,
+    name_here,
     nest,
     read_header,
     usual_settings,
@@ -141,9 +141,9 @@ class Schema:
             if other in self.options:
                 return f"write {self.options[other].flag}"
         inside = [o.flag for o in self.options.values() if o.name.startswith(f"{owner}.")]
-        former = "" if inside else former_name(owner, self.algo)
-        if former:
-            return f"this is now --{former.replace('_', '-')}"
+        other = name_here(rest if owner == self.algo else owner, self.algo)
+        if other and (other[0] == "now" or other[1] in self.options):
+            return f"this is {other[0]} --{other[1].replace('_', '-')}"
         if rest and owner in algos.names() and owner != self.algo:
             return f"this run learns with {self.algo}; add --algo {owner}, or leave it out"
         others = [o.flag for o in self.options.values() if "." not in o.name]

@@ -27,7 +27,7 @@ class Studio:
     port: int = 0
     """The port of the page on this machine; 0: any that is free."""
     open: bool = True
-    """Open the page in a browser, if this is a terminal."""
+    """Open no browser; from a terminal one is opened otherwise."""
     host: str = "127.0.0.1"
     """Where to listen. In a container 0.0.0.0, its port published on the loopback address: the page
     answers to names of this machine alone."""

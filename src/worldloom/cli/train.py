@@ -182,20 +182,23 @@ def _print_result(
     run: Any, again: str | None, as_json: bool, look: Sequence[Sequence[str]] = ()
 ) -> None:
     """look: commands that show the run in the trackers, word by word."""
-    from worldloom.training.evaluate import reference_lines
+    from worldloom.training.evaluate import reference_lines, score_of
 
     timing, config, scores = run.timing(), run.config, run.evaluation
     if as_json:
         summary = {"run": str(run.folder)} | timing
         if scores is not None:
-            summary |= scores.to_dict() | {"score": scores.mean, "references": run.references()}
+            summary |= scores.to_dict() | {
+                "score": score_of(scores),
+                "references": run.references(),
+            }
         shown = {"look": [shlex.join(words) for words in look]} if look else {}
         console.print_json(summary | {"interrupted": run.interrupted, "resume": again} | shown)
         return
     unit = "updates" if config.algorithm.loop == "offline" else "steps"
     shown = {"scores": "not evaluated yet"}
     if scores is not None:
-        shown = scores.lines() | reference_lines(run.references())
+        shown = scores.lines() | reference_lines(run.references(), scores)
     rate = f"{timing['steps_per_second']:,.0f} {unit}/s"
     shown["training"] = f"{timing['train_seconds']:.1f} s for {run.steps:,} {unit} ({rate})"
     shown["compiling"] = f"{timing['compile_seconds']:.1f} s"

@@ -48,6 +48,12 @@ def remember(env: Environment | PureEnv, size: int) -> PureEnv:
 
         return reset
 
+    def begin_again(function: Any) -> Any:
+        def restart(keys, ended, params):
+            return begin(lambda keys, params: function(keys, ended.inner, params))(keys, params)
+
+        return restart
+
     def go_on(function: Any) -> Any:
         def step(key, state, action, params):
             new, timestep = function(key, state.inner, action.now, params)
@@ -73,6 +79,7 @@ def remember(env: Environment | PureEnv, size: int) -> PureEnv:
         step=go_on(inner.step),
         reset_many=inner.reset_many and begin(inner.reset_many),
         step_many=inner.step_many and go_on(inner.step_many),
+        restart_many=inner.restart_many and begin_again(inner.restart_many),
     )
     if not inner.turn_based:
         return made

@@ -108,8 +108,10 @@ class PureEnv:
 
     `base` is the world itself under all transforms, for rendering and tables. `reset_many` and
     `step_many` are `reset` and `step` for B worlds on a leading axis, keys (B,) and shared params,
-    where a world is written that way; otherwise `batch` maps the functions for one. The last four
-    exist in turn-based worlds; see `turn_based`.
+    where a world is written that way; otherwise `batch` maps the functions for one. `restart_many`,
+    of keys (B,), the states in which B episodes ended, and params, begins their next ones where
+    those keep something of the last, such as a level of difficulty; otherwise `reset_many` does.
+    The last four exist in turn-based worlds; see `turn_based`.
     """
 
     spec: EnvSpec
@@ -119,6 +121,7 @@ class PureEnv:
     base: Any
     reset_many: Callable[[Key, PyTree], tuple[PyTree, TimeStep]] | None = None
     step_many: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]] | None = None
+    restart_many: Callable[[Key, PyTree, PyTree], tuple[PyTree, TimeStep]] | None = None
     observe_agent: Callable[..., Any] = not_turn_based
     apply_agent: Callable[..., Any] = not_turn_based
     apply_all: Callable[..., Any] = not_turn_based

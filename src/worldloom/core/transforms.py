@@ -30,7 +30,8 @@ def as_pure(env: Environment | PureEnv) -> PureEnv:
         name: getattr(env, name, not_turn_based)
         for name in ("observe_agent", "apply_agent", "apply_all", "end_turn")
     }
-    many = {name: getattr(env, name, None) for name in ("reset_many", "step_many")}
+    names = ("reset_many", "step_many", "restart_many")
+    many = {name: getattr(env, name, None) for name in names}
     return PureEnv(env.spec, env.default_params, env.reset, env.step, env, **many, **turns)
 
 
@@ -352,14 +353,19 @@ def autoreset_batch(
         step_key, start_key = draws.split(key)
         state, timestep = worlds.step(step_key, state, action, params)
 
-        def start(keys):
-            state, first = reset_many(inner)(keys, params)
+        def start(args):
+            if inner.restart_many is not None:
+                keys, ended = args
+                state, first = inner.restart_many(keys, ended, params)
+            else:
+                state, first = reset_many(inner)(args, params)
             return state, first.obs
 
         done = timestep.terminated | timestep.truncated
         first = draws.first_row(num_worlds, device_axis)
         keys = draws.split(start_key, num_worlds, first)
-        state, obs = update_chosen(done, start, (state, timestep.obs), keys, chunk)
+        args = keys if inner.restart_many is None else (keys, state)
+        state, obs = update_chosen(done, start, (state, timestep.obs), args, chunk)
         return state, timestep.replace(obs=obs, final_obs=timestep.obs)
 
     return _derived(inner, worlds.reset, step)

@@ -25,6 +25,7 @@ import numpy as np
 
 VERSION = 4  # of bundles that this file can read
 KIND = "worldloom robot policy"
+SENSED = ("gravity", "turning", "joints", "joint_speeds")
 ACTIVATIONS = {
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0.0),
@@ -53,6 +54,8 @@ class Policy:
         self._pace, self._pace_speed = gait.get("pace", 0.0), gait.get("pace_speed", 1.0)
         sizes = {part["name"]: part["size"] for part in manifest["observation"]}
         self._directions: int = sizes["command"]
+        frame = sum(sizes[name] for name in SENSED) + len(self.joints)
+        self._history: int = sizes.get("history", 0) // frame  # steps
         network = manifest["network"]
         self._activation = ACTIVATIONS[network["activation"]]
         count = len(network["layers"]) - 1
@@ -71,7 +74,7 @@ class Policy:
     def load(cls, folder: str | Path = ".") -> "Policy":
         """The policy of a bundle, after checking that every file is as it was exported."""
         manifest, files = read_bundle(folder, KIND, VERSION)
-        known = {"gravity", "turning", "joints", "joint_speeds", "last_action", "command", "clock"}
+        known = {*SENSED, "last_action", "command", "clock", "history"}
         strange = [part["name"] for part in manifest["observation"] if part["name"] not in known]
         if strange or manifest["network"]["activation"] not in ACTIVATIONS:
             what = strange or manifest["network"]["activation"]
@@ -92,6 +95,7 @@ class Policy:
         """Forgets everything: call it before a robot starts. `phase` of the gait, 0 to 1."""
         self.phase = np.float32(phase)
         self.action = np.zeros(len(self.joints), np.float32)
+        self._past: list[np.ndarray] = []  # of earlier steps, the last first
 
     def step(
         self,
@@ -109,7 +113,11 @@ class Policy:
         yaw rate, rad/s, if the policy knows them; 0 to stand. Readings that are not finite or
         of the wrong size are a ValueError, and nothing is remembered of them.
         """
-        obs = self.observe(gyro, orientation_wxyz, joint_positions, joint_velocities, command)
+        readings = (gyro, orientation_wxyz, joint_positions, joint_velocities)
+        obs = self.observe(*readings, command)
+        if self._history:
+            frame = self._frame(self._parts(*readings))
+            self._past = [frame, *(self._past or [frame] * self._history)][: self._history]
         self.action = np.clip(np.nan_to_num(self.forward(obs)), -1.0, 1.0)
         asked = self._command(command)
         if asked.any():
@@ -128,6 +136,27 @@ class Policy:
         command: Any,
     ) -> np.ndarray:
         """What the network sees, float32, in the order of the manifest."""
+        asked = self._command(command)
+        angle = np.float32(2.0 * math.pi) * self.phase
+        parts = self._parts(gyro, orientation_wxyz, joint_positions, joint_velocities) | {
+            "command": asked,
+            "clock": np.array([np.sin(angle), np.cos(angle)], np.float32) * np.float32(asked.any()),
+        }
+        if self._history:
+            past = self._past or [self._frame(parts)] * self._history
+            parts["history"] = np.concatenate(past)
+        names = [part["name"] for part in self.manifest["observation"]]
+        return np.concatenate([parts[name] * self._scales[name] for name in names])
+
+    def _frame(self, parts: dict[str, np.ndarray]) -> np.ndarray:
+        """What is seen later of a step."""
+        return np.concatenate(
+            [parts[name] * self._scales[name] for name in (*SENSED, "last_action")]
+        )
+
+    def _parts(
+        self, gyro: Any, orientation_wxyz: Any, joint_positions: Any, joint_velocities: Any
+    ) -> dict[str, np.ndarray]:
         n = len(self.joints)
         quaternion = _reading("orientation_wxyz", orientation_wxyz, 4)
         length = float(np.linalg.norm(quaternion))
@@ -135,19 +164,13 @@ class Policy:
             raise ValueError(
                 f"orientation_wxyz has length {length:.3g}; a unit quaternion is needed"
             )
-        asked = self._command(command)
-        angle = np.float32(2.0 * math.pi) * self.phase
-        parts = {
+        return {
             "gravity": _down(quaternion),
             "turning": _reading("gyro", gyro, 3),
             "joints": _reading("joint_positions", joint_positions, n) - self._home,
             "joint_speeds": _reading("joint_velocities", joint_velocities, n),
             "last_action": self.action,
-            "command": asked,
-            "clock": np.array([np.sin(angle), np.cos(angle)], np.float32) * np.float32(asked.any()),
         }
-        names = [part["name"] for part in self.manifest["observation"]]
-        return np.concatenate([parts[name] * self._scales[name] for name in names])
 
     def _command(self, command: Any) -> np.ndarray:
         """All that the policy is told of a command: a single number is a forward speed."""

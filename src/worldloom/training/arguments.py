@@ -44,7 +44,9 @@ def parse(kind: Any, argv: Sequence[str], prog: str = "", description: str = "")
             return tyro.cli(kind, prog=prog, description=description, args=list(argv), config=plain)
     except SystemExit as end:
         if not end.code:
-            usage, _, rest = told.getvalue().partition("\n")
+            # Of a switch what it does is enough: --no-open has no default that is true.
+            text = re.sub(r"\s\(default:\s+(True|False)\)", "", told.getvalue())
+            usage, _, rest = text.partition("\n")
             print(_wrapped(usage), rest, sep="\n", end="")
             raise
     raise ValueError(one_line(complaint.getvalue()))

@@ -35,6 +35,13 @@ FORMER_NAMES = {
     "judge_updates": "ope_updates",
     "episodes": "eval_episodes",
 }
+# What other libraries call a setting -> what it is here.
+PEERS_NAMES = {
+    "lr": "ALGO.learning_rate",
+    "num_envs": "num_worlds",
+    "total_timesteps": "steps",
+    "num_timesteps": "steps",
+}
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,10 @@ def _make_hyper(algorithm: Algorithm, options: Mapping[str, Any], place: str) ->
             beside = (
                 f"it is a setting of the run: {name}={shown(options[name])} beside {place[:-1]}"
             )
-            hint = beside if name in COMMON else suggest(name, known)
+            _, own_name = name_here(str(name), algorithm.name) or ("", "")
+            ours = own_name.removeprefix(f"{algorithm.name}.")
+            guess = f"did you mean {ours!r}?" if ours in known else suggest(name, known)
+            hint = beside if name in COMMON else guess
             raise ValueError(
                 f"{place}{one_line(name, 60)} is not an option of {algorithm.name}; {hint}"
             )
@@ -224,16 +234,20 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def former_name(name: str, algo: str) -> str:
-    """What a setting of this name, or of one like it, is called now; empty if there was none."""
-    close = difflib.get_close_matches(name[:100], FORMER_NAMES, 1, 0.85)
-    return FORMER_NAMES[close[0]].replace("ALGO", algo) if close else ""
+def name_here(name: str, algo: str) -> tuple[str, str] | None:
+    """What a setting of this name, or of one like it, is called: ("now", ...) if it once was ours,
+    ("here", ...) if other libraries call it so."""
+    for when, names in (("now", FORMER_NAMES), ("here", PEERS_NAMES)):
+        close = difflib.get_close_matches(name[:100], names, 1, 0.85)
+        if close:
+            return when, names[close[0]].replace("ALGO", algo)
+    return None
 
 
 def _unknown(name: str, algorithm: Algorithm, own: list[str]) -> str:
-    former = former_name(name, algorithm.name)
-    if former:
-        return f"{name!r} is now {former}"
+    other = name_here(name, algorithm.name)
+    if other:
+        return f"{name!r} is {' '.join(other)}"
     if name in algos.names():
         return (
             f"{name!r} holds options of {name}, and this run learns with {algorithm.name}; "

@@ -85,8 +85,10 @@ def with_error(mean: float, error: float | None) -> str:
     return f"{mean:{digits}}" + (f" +- {error:.2g} (s.e.)" if known else "")
 
 
-def reference_lines(rows: Mapping[str, Any]) -> dict[str, str]:
-    """What `reference_rows` say, for people."""
+def reference_lines(rows: Mapping[str, Any], evaluation: Any = None) -> dict[str, str]:
+    """What `reference_rows` say beside an evaluation, for people."""
+    if is_rivalry(evaluation):
+        return {RANDOM_PLAY: "0: nobody is ahead"}
     lines = {}
     for name, row in rows.items():
         known = row if isinstance(row, Mapping) else {}

@@ -102,6 +102,12 @@ def test_training_goes_on_to_the_bit(level, tmp_path):
     assert_resumes_to_the_bit(tiny(level=level), tmp_path)
 
 
+def test_levels_of_uneven_ground_and_the_past_go_on_to_the_bit(tmp_path):
+    ground = WORLD | {"ground": "mixed", "levels": (1, 3), "history": 2}
+    later = assert_resumes_to_the_bit(tiny(task="joystick", world=ground), tmp_path)
+    assert np.isfinite(later["level"]).any()
+
+
 def test_level_four_goes_on_to_the_bit(finished):
     trainer, rows = finished.trainer, list(read_json_lines(finished.folder / "metrics.jsonl"))
     expected = jax.tree.leaves(jax.device_get(_without_keys(trainer.state())))

@@ -101,32 +101,45 @@ function over(u, spec) {
       ctx.textAlign = left ? "left" : "right";
       ctx.fillText(`${name} ${number(value, 3)}`, x + (left ? 5 : -5) * px, box.top + 11 * px);
     });
+    // One that lies beyond the axis is named at its edge.
+    const {min, max} = u.scales.y, at = value => u.valToPos(Math.min(max, Math.max(min, value)), "y", true);
+    const drawn = spec.references.filter(([, value]) => value >= min && value <= max).map(([, value]) => at(value));
+    for (const y of drawn) {
+      ctx.beginPath();
+      ctx.moveTo(box.left, y);
+      ctx.lineTo(box.left + box.width, y);
+      ctx.stroke();
+    }
+    ctx.setLineDash([]);
+    ctx.textAlign = "left";
+    ctx.lineWidth = 3 * px;
+    ctx.strokeStyle = css("--paper");
     const named = [];  // where names stand already: left, right, bottom
+    // What a name would lie over: other names, other references, segments of lines.
+    const covered = (left, right, up) => {
+      const top = up - 12 * px, bottom = up + 3 * px, within = y => y > top && y < bottom;
+      const names = named.filter(([a, b, y]) => left < b && a < right && Math.abs(y - up) < 14 * px).length;
+      let lines = 0;
+      spec.series.forEach(({x, y}, i) => u.series[1 + i].show && x.forEach((_, n) => {
+        if (y[n] == null || y[n + 1] == null || u.valToPos(x[n + 1], "x", true) < left || u.valToPos(x[n], "x", true) > right) return;
+        const ends = [at(y[n]), at(y[n + 1])];
+        if (Math.max(...ends) > top && Math.min(...ends) < bottom) lines++;
+      }));
+      const cut = top < box.top || bottom > box.top + box.height;
+      return 1000 * names + 500 * cut + 20 * drawn.filter(within).length + Math.min(lines, 10);
+    };
     spec.references.forEach(([name, value], i) => {
-      // One that lies beyond the axis is named at its edge.
-      const {min, max} = u.scales.y, beyond = value > max ? "↑ " : value < min ? "↓ " : "";
-      const y = u.valToPos(Math.min(max, Math.max(min, value)), "y", true);
-      if (!beyond) {
-        ctx.beginPath();
-        ctx.moveTo(box.left, y);
-        ctx.lineTo(box.left + box.width, y);
-        ctx.stroke();
-      }
-      // Every other name stands at the left: lines that are close keep theirs apart.
-      ctx.textAlign = i % 2 ? "left" : "right";
-      const words = `${beyond}${name} ${number(value, 3)}`, x = i % 2 ? box.left + 4 * px : box.left + box.width - 4 * px;
-      let up = y - 18 * px > box.top ? y - 6 * px : y + 14 * px;
-      const wide = ctx.measureText(words).width, left = i % 2 ? x : x - wide, step = up < y ? -15 * px : 15 * px;
-      while (named.some(([a, b, at]) => left < b && a < left + wide && Math.abs(at - up) < 14 * px)) up += step;
+      const words = `${value > max ? "↑ " : value < min ? "↓ " : ""}${name} ${number(value, 3)}`;
+      const y = at(value), wide = ctx.measureText(words).width;
+      const sides = [box.left + box.width - 4 * px - wide, box.left + 4 * px];
+      // Every other name stands at the left, each above its line, unless something is there.
+      const places = [0, 1, 2, 3].flatMap(far => [y - (6 + 15 * far) * px, y + (14 + 15 * far) * px].flatMap(
+        (up, below) => [sides[i % 2], sides[(i + 1) % 2]].map((left, other) =>
+          [covered(left, left + wide, up) + 12 * far + 2 * below + other, left, up])));
+      const [, left, up] = places.reduce((best, place) => place[0] < best[0] ? place : best);
       named.push([left, left + wide, up]);
-      ctx.lineWidth = 3 * px;
-      ctx.setLineDash([]);
-      ctx.strokeStyle = css("--paper");
-      ctx.strokeText(words, x, up);
-      ctx.fillText(words, x, up);
-      ctx.strokeStyle = css("--soft");
-      ctx.lineWidth = px;
-      ctx.setLineDash([5 * px, 4 * px]);
+      ctx.strokeText(words, left, up);
+      ctx.fillText(words, left, up);
     });
   });
 }

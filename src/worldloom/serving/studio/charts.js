@@ -1,15 +1,27 @@
 // Line charts in the colours of the page.
 export const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// An axis shows at least this part of its values' size: less is rounding, and would look like news.
+const ROUNDING = 1e-4;
+
+// Both ends of an axis that shows these values, nulls left out.
+export function span(values) {
+  const known = values.filter(value => Number.isFinite(value));
+  if (!known.length) return [0, 1];
+  let low = Math.min(...known), high = Math.max(...known);
+  if (high - low < ROUNDING * Math.max(-low, high)) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
+  return uPlot.rangeNum(low, high, 0.05, true);
+}
+
 // lines: [{label, color, x, y, error}], the last, if there is one, drawn as bars; marks: horizontal
 // lines [{y, color, label}], of which named ones are always in sight; range: what is shown at
 // least; plain: without labels and legend. Returns {update, remove}.
 export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = [], range = null,
   plain = false}) {
   let plot = null, shown = lines;
-  const least = () => [...(range || []), ...marks.filter(mark => mark.label).map(mark => mark.y),
-    ...shown.flatMap(({y, error}) => error ? y.flatMap((value, i) =>
-      [value - (error[i] ?? 0), value + (error[i] ?? 0)]) : [])];
+  const least = ({min, max}) => [...(range || []), ...marks.filter(mark => mark.label).map(mark => mark.y),
+    ...shown.flatMap(({x, y, error}) => error ? y.flatMap((value, i) => x[i] >= min && x[i] <= max
+      ? [value - (error[i] ?? 0), value + (error[i] ?? 0)] : []) : [])];
   const data = () => shown.length ? uPlot.join(shown.map(line => [line.x, line.y])) : [[]];
 
   function draw() {
@@ -21,10 +33,7 @@ export function lineChart(root, {lines, xLabel, yLabel, height = 300, marks = []
     plot = new uPlot({
       width: Math.max(200, root.clientWidth), height,
       legend: {show: !plain},
-      scales: {x: {time: false}, y: {range: (_, low, high) => {
-        const all = [low, high, ...least()].filter(value => value !== null && value !== undefined);
-        return all.length ? uPlot.rangeNum(Math.min(...all), Math.max(...all), 0.05, true) : [0, 1];
-      }}},
+      scales: {x: {time: false}, y: {range: (u, low, high) => span([low, high, ...least(u.series[0])])}},
       axes: [{...axis, ...(plain ? {size: 28} : {label: xLabel, labelSize: 22}), values},
         {...axis, ...(plain ? {} : {label: yLabel, labelSize: 22}), size: 58, values}],
       series: [{label: xLabel}, ...shown.map(line => ({label: line.label, stroke: line.color,

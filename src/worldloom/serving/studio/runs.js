@@ -22,6 +22,13 @@ export function matches(row, typed) {
   });
 }
 
+// What is shown unless somebody chooses, of known metrics; scores: the figure that is each run's
+// score, another than the mean where one agent wins what another loses and the sum is a constant.
+export function usualMetric(known, scores) {
+  const rivals = scores.filter(name => name !== "mean").map(name => `evaluation: ${name}`);
+  return [...rivals, "return", "evaluation: mean", ...known].find(name => known.has(name)) || "";
+}
+
 export function showRuns(main) {
   let rows = [], open = null, chart = null, source = null, gone = false;
   const ticked = new Map(), curves = new Map(); // run -> colour, run -> columns
@@ -128,8 +135,8 @@ export function showRuns(main) {
     }
     const wanted = metric.value;
     metric.replaceChildren(...[...known].map(name => h("option", {value: name}, name)));
-    const usual = ["return", "evaluation: mean", ...known];
-    metric.value = known.has(wanted) ? wanted : usual.find(name => known.has(name)) || "";
+    const scores = [...ticked.keys()].flatMap(run => Object.keys(curves.get(run)?.references || {}));
+    metric.value = known.has(wanted) ? wanted : usualMetric(known, scores);
     const lines = [...ticked].map(([run, ink]) => {
       const {x = [], y = [], error} = column(run, metric.value);
       const at = x.map((_, i) => i).filter(i => x[i] !== null && y[i] !== undefined && y[i] !== null);

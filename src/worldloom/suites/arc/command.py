@@ -62,7 +62,7 @@ class Show(OneTask):
     out: Path | None = None
     """Write the picture here instead: a file that ends in .svg or .png."""
     answers: bool = True
-    """Show the outputs of the test pairs too."""
+    """Leave open what the test pairs' outputs are."""
 
 
 @dataclass(kw_only=True)
@@ -78,9 +78,9 @@ class Play(OneTask):
     max_steps: int = 1000
     """Steps allowed."""
     extended: bool = True
-    """Offer the six extended operations too."""
+    """Leave out the six extended operations."""
     open: bool = True
-    """Open the page in a browser (never where the output is no terminal)."""
+    """Open no browser; from a terminal one is opened otherwise."""
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import run_episode_batch
 from worldloom.core.transforms import base_state, batch
 from worldloom.core.types import Array, Key, PyTree
-from worldloom.training.evaluate import or_random, standard_error
+from worldloom.training.evaluate import or_random, standard_error, with_error
 from worldloom.training.loops.turns import alive
 
 
@@ -52,9 +52,21 @@ class GridEvaluation:
         """For people."""
         low, high = self.interval
         error = "" if math.isnan(self.stderr) else f" +- {self.stderr:.1f} (s.e.)"
-        return {
-            "greedy score": f"{self.mean:.1f}{error}, {len(self.scores)} episodes",
-            "95 % interval": f"{low:.1f} to {high:.1f}",
+        if self.paid is not None and self.against_random is not None:
+            ahead = with_error(
+                float(self.against_random.mean()), standard_error(self.against_random)
+            )
+            paid = with_error(float(self.paid.mean()), standard_error(self.paid))
+            score = {
+                "ahead of random": f"{ahead} for each agent, {len(self.scores)} episodes",
+                "payments": f"{paid} in an episode, such as for a tag",
+            }
+        else:
+            score = {
+                "greedy score": f"{self.mean:.1f}{error}, {len(self.scores)} episodes",
+                "95 % interval": f"{low:.1f} to {high:.1f}",
+            }
+        return score | {
             "each agent": ", ".join(f"{x:.1f}" for x in self.agent_scores.mean(axis=0)),
             **{name: f"{values.mean():.3g}" for name, values in self._society().items()},
         }

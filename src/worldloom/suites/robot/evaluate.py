@@ -7,7 +7,7 @@ robots that begin on the ground by whether they stand at the end.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from worldloom.core.transforms import batch
 from worldloom.core.types import Array, Key, PyTree
 from worldloom.suites.robot.features import gait_distance, leg_joints, profile, sensed, yaw
 from worldloom.suites.robot.gait_numbers import NUMBERS, Steps, gait_numbers
+from worldloom.suites.robot.ground import JUDGED_LEVEL, LEVELS
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.model_checks import CONTROL_HZ
 from worldloom.suites.robot.motion import Motion
@@ -50,6 +51,7 @@ DISTURBANCES: dict[str, tuple[float, ...]] = {
     "damping": (1, 2), "offset": (1, 2), "noise": (1, 2), "push": (4, 8),
 }  # fmt: skip
 DISTURBED_EPISODES, DISTURBED_SECONDS = 32, 10.0
+WAY = 5.0  # m, of the biped's size: what a traversal of uneven ground is
 # Pushes of so many newtons for so many steps of control, every two to three seconds.
 LADDER = (
     (5.0, 10), (6.0, 10), (7.0, 10), (8.0, 10), (10.0, 10),
@@ -91,6 +93,25 @@ class Disturbed:
     yaw: float  # rad/s off the command, likewise
 
 
+@dataclass(frozen=True)
+class Traversed:
+    """How a robot got over one level of uneven ground, of one kind or of all."""
+
+    level: int
+    kind: str  # of `ground.KINDS`, or "all"
+    episodes: int
+    traversed: int  # that came `WAY` ahead of where they began, whatever became of them then
+    fell: int  # of those that did not
+    way: float  # m ahead at the furthest, on average
+
+    def line(self) -> tuple[str, str]:
+        """For people."""
+        return (
+            f"level {self.level}, {self.kind}",
+            f"{self.traversed} of {self.episodes} get {WAY:g} m ahead; {self.way:.1f} m on average",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RobotEvaluation(EpisodeScores):
     """Scores of E episodes; the length of each is up to its fall, or all.
@@ -113,6 +134,7 @@ class RobotEvaluation(EpisodeScores):
     stood_after: np.ndarray | None = None  # (E,) s until it stood for good; NaN where it does not
     rungs: tuple[Rung, ...] = ()  # where it was pushed, too
     disturbed: tuple[Disturbed, ...] = ()  # where its worlds differed, too
+    traversals: tuple[Traversed, ...] = ()  # on uneven ground
 
     @property
     def error(self) -> np.ndarray:
@@ -163,6 +185,8 @@ class RobotEvaluation(EpisodeScores):
             after = float(self.stood_after[up].mean()) if up.any() else None
             scores |= {"recovered": float(up.mean()), "seconds_to_stand": after}
         scores |= {"pushes": [asdict(rung) for rung in self.rungs]} if self.rungs else {}
+        if self.traversals:
+            scores["traversals"] = [asdict(row) for row in self.traversals]
         return scores | (
             {"robustness": [asdict(row) for row in self.disturbed]} if self.disturbed else {}
         )
@@ -194,6 +218,7 @@ class RobotEvaluation(EpisodeScores):
             )
         if self.gait_distance is not None:
             lines["from the reference gait"] = f"{self.gait_distance:.3f} rad"
+        lines |= dict(row.line() for row in self.traversals if row.kind == "all")
         return lines | dict(rung.line() for rung in self.rungs)
 
 
@@ -246,13 +271,14 @@ class RobotEvaluator:
         key: Key,
         params: Params,
         at_random: Array | bool = False,
+        asked: Array | None = None,  # commands (E, 3), by default `commands`
     ) -> dict[str, Array]:
         world, task, robot = self.world, self.world.task, self.world.robot
         params = params.replace(rules=params.rules.replace(resample=jnp.int32(0)))
         reset_key, play_key = jax.random.split(key)
         state, _ = self._worlds.reset(reset_key, params)
         if task.moves:
-            command = self.commands()
+            command = self.commands() if asked is None else asked
             state = state.replace(episode=state.episode.replace(command=command, speed=command))
         settling = round(SETTLING_SECONDS * robot.control_hz)
         settling = jnp.minimum(settling, params.rules.horizon // 2)
@@ -266,6 +292,7 @@ class RobotEvaluator:
             "visits": jnp.zeros(BINS),
         }
         places = {"start": self._pose(first), "now": self._pose(first)}
+        places["furthest"] = jnp.zeros(self.episodes)  # ahead, in the direction faced at first
         films = {}
         if record:
             size = min(int(world.params.rules.horizon), MOST_RECORDED)
@@ -305,11 +332,12 @@ class RobotEvaluator:
             new["standing"] = self._stands(reading) * (1.0 + totals["standing"])
             new["standing"] -= totals["standing"]  # steps without a break until now
             totals = jax.tree.map(jnp.add, totals, new)
-            going = alive[:, None] > 0.0
+            going, before = alive[:, None] > 0.0, places["furthest"]
             places = {
                 "start": jnp.where(t < settling, pose, places["start"]),
                 "now": jnp.where(going, pose, places["now"]),
             }
+            places["furthest"] = jnp.maximum(before, alive * self._ahead(first, reading))
             if record:
                 row = {"reading": reading, "target": target, "counted": counted}
                 row = jax.tree.map(lambda x: x[self._recorded], row)
@@ -320,7 +348,10 @@ class RobotEvaluator:
         carry = (state, obs, jnp.ones(self.episodes), totals, places, films)
         end = jax.lax.fori_loop(0, params.rules.horizon, one, carry)
         _, _, alive, totals, places, films = end
-        return totals | places | {"alive": alive, "command": state.episode.command, "films": films}
+        lane = state.episode.lane
+        kind = {} if isinstance(lane, tuple) else {"kind": lane.kind}
+        last = {"alive": alive, "command": state.episode.command, "films": films}
+        return totals | places | kind | last
 
     def _stands(self, reading: Reading) -> Array:
         """(E,) whether the base is level and as high as at home."""
@@ -341,6 +372,12 @@ class RobotEvaluator:
         """(E, 3): where the base is, and its yaw."""
         turn = yaw(jnp, reading.sensors[:, self.world.robot.orientation])
         return jnp.concatenate([reading.qpos[:, :2], turn[:, None]], axis=1)
+
+    def _ahead(self, first: Reading, now: Reading) -> Array:
+        """(E,) how far ahead the base is of where it was, m, in the direction that it faced."""
+        heading = self._pose(first)[:, 2]
+        x, y = (now.qpos - first.qpos)[:, :2].T
+        return jnp.cos(heading) * x + jnp.sin(heading) * y
 
     def _walked(self, played: dict[str, Any]) -> dict[str, Any]:
         """How far and how fast, by net displacement: the parts of a `RobotEvaluation`."""
@@ -368,6 +405,8 @@ class RobotEvaluator:
         start, params = time.perf_counter(), self.world.params
         if self.world.task.moves:  # where it comes to is the way it walks; pushes come afterwards
             params = params.replace(rules=params.rules.replace(push_force=jnp.zeros(2)))
+        if self.world.robot.ground is not None:
+            params = on_level(params, JUDGED_LEVEL)
         result = self._play(agents, key, params, at_random)
         played = jax.tree.map(np.asarray, result)
         steps, names, robot = played["steps"], self.world.task.terms, self.world.robot
@@ -426,6 +465,40 @@ class RobotEvaluator:
             results.append(Disturbed(kind, float(strength), *scores))
         return tuple(results)
 
+    def traversals(
+        self, agents: PyTree, key: Key, levels: Sequence[int] = range(1, LEVELS + 1)
+    ) -> tuple[Traversed, ...]:
+        """How it gets over each level, straight on and at the highest speed that it was trained
+        for; rows of all kinds together, then of each."""
+        ground: Any = self.world.robot.ground
+        rules = self.world.params.rules
+        fastest = jnp.zeros(3).at[0].set(rules.command[1])
+        asked = jnp.tile(fastest, (self.episodes, 1)).astype(jnp.float32)
+        way, rows = WAY * ground.scale, []
+        for level in levels:
+            calm = rules.replace(push_force=jnp.zeros(2))
+            params = on_level(self.world.params.replace(rules=calm), level)
+            played = self._push(agents, key, params, False, asked)
+            furthest, alive, kind = (
+                np.asarray(played[name]) for name in ("furthest", "alive", "kind")
+            )
+            done = furthest >= way
+            for name, of in [("all", kind >= 0)] + [
+                (name, kind == i) for i, name in enumerate(ground.kinds)
+            ]:
+                if of.any() and (name == "all" or len(ground.kinds) > 1):
+                    rows.append(
+                        Traversed(
+                            level,
+                            name,
+                            int(of.sum()),
+                            int(done[of].sum()),
+                            int((~done & (alive == 0.0))[of].sum()),
+                            float(furthest[of].mean()),
+                        )
+                    )
+        return tuple(rows)
+
     def ladder(self, agents: PyTree, key: Key) -> tuple[Rung, ...]:
         """Pushes from small to large, for the robot and for one that holds its home pose."""
         robot, rungs = self.world.robot, []
@@ -444,6 +517,11 @@ class RobotEvaluator:
             )
             rungs.append(Rung(newtons, steps, survived, held, robot.control_seconds))
         return tuple(rungs)
+
+
+def on_level(params: Params, level: int) -> Params:
+    """Where all episodes begin on one level of uneven ground."""
+    return params.replace(rules=params.rules.replace(levels=jnp.full(2, level, jnp.int32)))
 
 
 def _disturbance(task: Task, robot: Robot, kind: str, strength: float) -> dict[str, Array]:

@@ -33,6 +33,8 @@ _OBSERVATION = {
     "joint_speeds": "joint velocities, rad/s",
     "last_action": "the network's last answer, clipped to -1 .. 1; 0 at first",
     "command": "wanted forward speed, m/s; then speed to the left, m/s, and yaw rate, rad/s",
+    "history": "of earlier steps, the last first: gravity, turning, joints, joint_speeds and "
+    "last_action, scaled; at first those of the first step",
     "clock": "sine and cosine of the gait's phase; 0 while the command is 0",
 }
 # Steps of control in which a target may cross all that an action can ask for: a limit for the
@@ -255,7 +257,10 @@ def _manifest(robot: Robot, task: Task, rules: Rules) -> dict[str, Any]:
             }
             for name, size in task.layout(robot)
         ],
-        "history": {"steps": 1, "meaning": "readings of this step alone; last_action is the past"},
+        "history": {
+            "steps": 1 + task.history,
+            "meaning": "of readings; of one step alone, last_action is the past",
+        },
         "joints": list(robot.joints),
         "axes": {
             "joints": robot.home_axes,

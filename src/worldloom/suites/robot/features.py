@@ -55,7 +55,8 @@ def _load(xp: Any, touch: Touch, sensors: Array) -> Array:
 
 def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
     """Of a reading (...): velocity in the frame of the heading, (..., 3); turning and the direction
-    down in the frame of the base; joints from home; heights of base and soles above those at home;
+    down in the frame of the base; joints from home; heights of base and soles above those at home,
+    on uneven ground from that below them;
     the distance between the feet from side to side; the force on each foot, N.
     """
     sensors = reading.sensors
@@ -65,15 +66,21 @@ def sensed(xp: Any, robot: Robot, reading: Reading) -> dict[str, Array]:
     cos, sin = xp.cos(heading), xp.sin(heading)
     vx, vy, vz = (reading.qvel[..., i] for i in range(3))
     places = feet(xp, robot, reading)
+    height = reading.qpos[..., 2] - np.float32(robot.home_height)
+    foot_height = places[..., 2] - np.float32(robot.home_foot_height)
+    if robot.ground is not None:
+        ground = robot.ground
+        height = height - ground.at(xp, ground.mean, reading.qpos[..., :2])
+        foot_height = foot_height - ground.at(xp, ground.surface, places[..., :2])
     return {
         "joints": reading.qpos[..., robot.joint_qpos] - robot.home_joints.astype(np.float32),
         "joint_speeds": reading.qvel[..., robot.joint_qvel],
         "velocity": xp.stack([cos * vx + sin * vy, cos * vy - sin * vx, vz], axis=-1),
         "turning": sensors[..., robot.gyro],
-        "height": reading.qpos[..., 2] - np.float32(robot.home_height),
+        "height": height,
         "gravity": into_frame(xp, quaternion, down),
         "feet": places,
-        "foot_height": places[..., 2] - np.float32(robot.home_foot_height),
+        "foot_height": foot_height,
         "feet_apart": cos * (places[..., 0, 1] - places[..., 1, 1])
         - sin * (places[..., 0, 0] - places[..., 1, 0]),
         "touch": loads(xp, robot, sensors),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from worldloom.suites.robot.features import TOUCH, feet, leg_joints, loads
+from worldloom.suites.robot.features import TOUCH, feet, leg_joints, loads, sensed
 from worldloom.suites.robot.forces import torque_limits
 from worldloom.suites.robot.model import Robot, mujoco
 from worldloom.suites.robot.model_checks import GRAVITY
@@ -60,7 +60,8 @@ def gait_numbers(robot: Robot, steps: Steps) -> dict[str, float]:
     standing = contact[1:] & contact[:-1] & both[..., None]
     if standing.any():
         numbers["slip"] = float(speed[standing].mean())
-    heights = _swing_heights(places[..., 2] - robot.home_foot_height, contact, steps.counted)
+    lifted = sensed(np, robot, steps.reading)["foot_height"].astype(np.float64)
+    heights = _swing_heights(lifted, contact, steps.counted)
     if len(heights):
         numbers["foot_clearance"] = 1e3 * float(np.mean(heights))
     knees = [i for i, joint in enumerate(robot.joints) if "knee" in joint]

@@ -55,7 +55,8 @@ class RobotLoop:
         new, timestep = self.world.advance(state, action, uniform[:, :count], self.params)
         done = np.asarray(timestep.terminated | timestep.truncated)
         if done.any():
-            begun, first = self.world.begin(uniform[:, count:], self.params)
+            ended = new if self.world.robot.ground is not None else None
+            begun, first = self.world.begin(uniform[:, count:], self.params, ended)
             new, obs = _where(done, (begun, first.obs), (new, timestep.obs))
             timestep = timestep.replace(obs=obs)
         return LoopState(**vars(new), tick=np.int32(state.tick + 1)), timestep

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,6 +11,11 @@ import numpy as np
 from worldloom.core.files import check_memory
 from worldloom.core.names import one_line
 from worldloom.core.yaml_nodes import read_text
+
+if TYPE_CHECKING:
+    from worldloom.suites.robot.ground import Ground
+
+BELOW = 0.3  # m of solid ground under the lowest point of a field of heights
 
 
 def mujoco() -> Any:
@@ -24,21 +29,59 @@ def mujoco() -> Any:
     return engine
 
 
-def read_model(path: Path) -> Any:
-    """The compiled model of an MJCF; a ValueError says why where MuJoCo does not compile it."""
+def read_model(path: Path, ground: "Ground | None" = None) -> Any:
+    """The compiled model of an MJCF, its floor flat or a field of heights; a ValueError says why
+    where MuJoCo does not compile it."""
     if not path.is_file():
         raise ValueError(f"there is no MJCF file {path}")
     engine = mujoco()
     read_text(path)  # a ValueError if it is none
     engine.set_mju_user_warning(_warn)
     try:
-        model = engine.MjModel.from_xml_path(str(path))
+        if ground is None:
+            model = engine.MjModel.from_xml_path(str(path))
+        else:
+            spec = engine.MjSpec.from_file(str(path))
+            floors = _floors(spec)
+            model = _uneven(spec, floors[0], ground) if len(floors) == 1 else None
     except Exception as error:  # of several kinds, all of MuJoCo's
         raise ValueError(f"MuJoCo does not read {path}: {one_line(error, 180)}") from None
+    if model is None:
+        raise ValueError(
+            f"{path.name} has {len(floors)} level planes at z = 0 in its worldbody; uneven ground "
+            "takes the place of one, the floor"
+        )
     check_memory(path, model.narena + model.nbuffer)
     # A simulation that diverges stays so: the world sees it, ends the episode and counts it. MuJoCo
     # would put the robot back in its default pose instead, and write a log into the folder.
     model.opt.disableflags |= engine.mjtDisableBit.mjDSBL_AUTORESET
+    return model
+
+
+def _floors(spec: Any) -> list[Any]:
+    """The geoms that may be the floor: level planes of the world at z = 0."""
+    plane = mujoco().mjtGeom.mjGEOM_PLANE
+    level = [1.0, 0.0, 0.0, 0.0]
+    return [
+        geom
+        for geom in spec.worldbody.geoms
+        if geom.type == plane and geom.pos[2] == 0.0 and np.allclose(np.abs(geom.quat), level)
+    ]
+
+
+def _uneven(spec: Any, floor: Any, ground: "Ground") -> Any:
+    """The compiled model with a field of heights in the place of its floor."""
+    rows, columns = ground.heights.shape
+    low, high = float(ground.heights.min()), float(ground.heights.max())
+    reach = max(high - low, 1e-3 * ground.scale)
+    heights = ((ground.heights - low) / reach).ravel()
+    half = np.array(ground.size) / 2.0
+    size = [*half, reach, BELOW * ground.scale]
+    spec.add_hfield(name="ground", nrow=rows, ncol=columns, size=size, userdata=heights)
+    floor.type, floor.hfieldname = mujoco().mjtGeom.mjGEOM_HFIELD, "ground"
+    floor.pos = [*(half + ground.corner), low]
+    model = spec.compile()
+    model.hfield_data[:] = heights  # as they are, whatever a compiler makes of them
     return model
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from worldloom.core.names import listed, one_line
 from worldloom.core.yaml_nodes import parse_yaml, read_text
+from worldloom.suites.robot.ground import Ground, make_ground
 from worldloom.suites.robot.mjcf import is_motor, make_servos, mujoco, read_model, whole_text
 from worldloom.suites.robot.model_checks import (
     CONTROL_HZ,
@@ -59,6 +60,9 @@ class Robot:
     foot_position: tuple[slice, slice]
     legs: tuple[tuple[int, ...], tuple[int, ...]]  # places among the joints; () if not named
     control_seconds: float  # between two decisions
+    files: tuple[Path, Path]  # that it was read from: MJCF and mapping
+    ground: Ground | None = None  # None where the floor is flat
+    flat: "Robot | None" = None  # the same on a flat floor, of a robot on uneven ground
 
     @property
     def num_joints(self) -> int:
@@ -177,6 +181,11 @@ class Robot:
             self, model=model, action_scale=np.maximum(self.upper - home, home - self.lower)
         )
 
+    def on_ground(self, kind: str, seed: int = 0) -> "Robot":
+        """The same robot on uneven ground of a kind, as its files have it."""
+        ground = make_ground(kind, seed, self.length_scale)
+        return replace(load(*self.files, ground), ground=ground, flat=self)
+
 
 @cache
 def biped() -> Robot:
@@ -184,14 +193,16 @@ def biped() -> Robot:
     return load(ASSETS / "biped.xml")
 
 
-def load(mjcf: str | Path, mapping: str | Path | None = None) -> Robot:
+def load(
+    mjcf: str | Path, mapping: str | Path | None = None, ground: Ground | None = None
+) -> Robot:
     """A robot from an MJCF file and its mapping, which is the .yaml of that name beside it.
 
     A ValueError lists what is missing or does not fit, as far as it fits in a line.
     """
     mjcf = Path(mjcf)
     mapping = Path(mapping) if mapping is not None else mjcf.with_suffix(".yaml")
-    model, names = read_model(mjcf), _read_mapping(mapping)
+    model, names = read_model(mjcf, ground), _read_mapping(mapping)
     problems = check(model, names)
     if not problems:
         robot = _look_up(mjcf, mapping, model, names)
@@ -272,4 +283,5 @@ def _look_up(mjcf: Path, mapping: Path, model: Any, names: Mapping[str, Any]) ->
         foot_position=(places(feet[0]["position"]), places(feet[1]["position"])),
         legs=(legs[0], legs[1]) if len(legs) == 2 else ((), ()),
         control_seconds=1.0 / names.get("control_hz", CONTROL_HZ),
+        files=(mjcf, mapping),
     )

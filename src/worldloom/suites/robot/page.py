@@ -15,7 +15,13 @@ from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_err
 from worldloom.report.run_page import GREEDY, TRAINING, percent, share_error, spread
 from worldloom.report.runs import Run, column, is_number, read_run
 from worldloom.suites.robot.evaluate import LOOSE, TOLERANCE, Rung
-from worldloom.suites.robot.gait_page import gait, read_robustness, robustness
+from worldloom.suites.robot.gait_page import (
+    gait,
+    ground,
+    read_ground,
+    read_robustness,
+    robustness,
+)
 
 FILM, REPLAY, LADDER = "robot.gif", "replay.html", "ladder.json"
 _ENGINES = {"CEngine": "C engine", "MjxEngine": "MJX", "LoopEngine": "MuJoCo in a loop"}
@@ -36,6 +42,7 @@ def write_report(folder: str | Path) -> Path:
     run = read_run(folder)
     rungs, broken = _ladder(run.path)
     disturbed, torn = read_robustness(run.path)
+    traversed, spoilt = read_ground(run.path)
     return run_page.write_page(
         _without_idle_settings(run),
         hero=run_page.hero([*_scores(run), *_push_score(rungs), *run_page.facts(run)], _film(run)),
@@ -44,6 +51,7 @@ def write_report(folder: str | Path) -> Path:
             run_page.learning(run, unit=_STEPS),
             _progress(run),
             gait(run),
+            ground(traversed, run),
             robustness(disturbed),
             _terms(run),
             _pushes(rungs, run),
@@ -52,7 +60,7 @@ def write_report(folder: str | Path) -> Path:
             _again(run),
         ],
         tags=_tags(run),
-        missing=[*_missing(run), *broken, *torn],
+        missing=[*_missing(run), *broken, *torn, *spoilt],
     )
 
 

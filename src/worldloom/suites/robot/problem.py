@@ -35,9 +35,10 @@ from worldloom.training.run import Run
 from worldloom.training.suite import Problem
 from worldloom.training.trainer import Trainer
 
-LADDER_FILE, ROBUSTNESS_FILE = "ladder.json", "robustness.json"
+LADDER_FILE, ROBUSTNESS_FILE, GROUND_FILE = "ladder.json", "robustness.json", "ground.json"
 LADDER_KEY = 6_000_011
 NUM_REFERENCE_STARTS = 2048
+NUM_ON_LANE = 256  # of them, on each lane of uneven ground
 
 
 def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
@@ -69,7 +70,11 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
             "files": digests,
         },
         hooks=() if world.task.moves or world.task.lies else [LADDER],
-        pictures=[ROBUSTNESS, Pictures()] if world.task.moves else [Pictures()],
+        pictures=[
+            *([GROUND] if world.robot.ground is not None else []),
+            *([ROBUSTNESS] if world.task.moves else []),
+            Pictures(),
+        ],
         check_resume=lambda header: _check_files(config, digests, header),
         pure=not isinstance(world.engine, CEngine),
         no_memory="trainers of levels 1 and 2 have none" if _own_trainer(settings) else "",
@@ -123,8 +128,9 @@ def make_env(config: TrainConfig) -> PureEnv:
         **rules.options(),
     )
     if rules.starts == "reference":
-        gait = reference_gait(made.robot, settings.motion)
-        table = motion.starts_from(made.engine, gait, NUM_REFERENCE_STARTS, config.seed)
+        gait = reference_gait(on_flat(made.robot), settings.motion)
+        count = NUM_REFERENCE_STARTS if made.robot.ground is None else NUM_ON_LANE
+        table = motion.starts_from(made.engine, gait, count, config.seed)
         made = made.with_starts(table)
     return as_pure(made)
 
@@ -145,6 +151,11 @@ def _registered(config: TrainConfig) -> PureEnv:
     return env
 
 
+def on_flat(robot: Robot) -> Robot:
+    """The robot that gaits are made for."""
+    return robot.flat or robot
+
+
 @cache
 def reference_gait(robot: Robot, path: str | None = None) -> motion.Motion:
     """The walk that robots may start in, and are compared with: from a file, or synthesised."""
@@ -155,7 +166,8 @@ def _reference_of(config: TrainConfig, world: RobotWorld) -> motion.Motion | Non
     """The walk to compare with; None for other tasks, and for robots without a computed gait."""
     path = config.settings.motion
     try:
-        return reference_gait(world.robot, path) if world.task.name == "walk" else None
+        body = on_flat(world.robot)
+        return reference_gait(body, path) if world.task.name == "walk" else None
     except ValueError:
         if path is not None:
             raise
@@ -166,7 +178,8 @@ def _reference_of(config: TrainConfig, world: RobotWorld) -> motion.Motion | Non
 
 def outcomes(info: Info) -> dict[str, Array]:
     """What training counts at the end of an episode."""
-    return {
+    counted = {} if isinstance(info.level, tuple) else {"level": info.level.astype(jnp.float32)}
+    return counted | {
         "fell": info.fell.astype(jnp.float32),
         "error": jnp.abs(info.velocity - info.command),
         "diverged": info.diverged.astype(jnp.float32),
@@ -176,7 +189,8 @@ def outcomes(info: Info) -> dict[str, Array]:
 def make_prior(config: TrainConfig, world: RobotWorld) -> StylePrior:
     """A discriminator between what the robot does and the reference gait."""
     body, axis = world.robot, BATCH_AXIS if config.devices > 1 else None
-    reference = features(np, body, reference_gait(body, config.settings.motion).reading)
+    flat = on_flat(body)
+    reference = features(np, flat, reference_gait(flat, config.settings.motion).reading)
 
     def features_of(steps: TimeStep) -> Array:
         return features(jnp, body, steps.info.inner.reading)
@@ -218,8 +232,10 @@ class Trials(Hook):
         run.evaluation = replace(scores, **{self.part: rows})
 
 
-# What pushes it takes; and how it walks in worlds that differ in one way each.
+# What pushes it takes; how it gets over uneven ground; and how it walks in worlds that differ in
+# one way each.
 LADDER = Trials("pushing", LADDER_FILE, "rungs", lambda evaluator: evaluator.ladder)
+GROUND = Trials("traversing", GROUND_FILE, "traversals", lambda evaluator: evaluator.traversals)
 ROBUSTNESS = Trials("disturbing", ROBUSTNESS_FILE, "disturbed", lambda e: e.disturbed)
 
 
@@ -232,7 +248,7 @@ def file_digests(config: TrainConfig, world: RobotWorld) -> dict[str, str]:
     if config.settings.robot is not None or config.env not in SUITE.worlds:
         digests["robot"] = digest(world.robot.xml, world.robot.mapping).hex()
     if path is not None:
-        arrays = jax.tree.leaves(reference_gait(world.robot, path))
+        arrays = jax.tree.leaves(reference_gait(on_flat(world.robot), path))
         digests["motion"] = digest(*(array.tobytes() for array in arrays)).hex()
     return digests
 

@@ -63,7 +63,8 @@ function zoom(factor) {
 function follow(time) {
   const around = [-0.5, -0.25, 0, 0.25, 0.5].map(gap => basePlace(record, time + gap));
   camera.target = [0, 1].map(i => around.reduce((sum, place) => sum + place[i], 0) / around.length);
-  camera.target.push(0.7 * record.height);
+  const high = around.reduce((sum, place) => sum + place[2], 0) / around.length;
+  camera.target.push(record.uneven ? high - 0.3 * record.height : 0.7 * record.height);
 }
 
 // The stage --------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ function setStage(plain) {
   canvas = fresh;
   try {
     if (plain) throw new Error("asked for");
-    draw = webglView(canvas, record.shapes);
+    draw = webglView(canvas, record.shapes, record.uneven);
     $("note").textContent = record.notes.join(" ");
     document.body.dataset.drawing = "webgl";
     canvas.addEventListener("webglcontextlost", () => setStage(true));
@@ -84,7 +85,7 @@ function setStage(plain) {
     const second = made("canvas", {role: "img", "aria-label": "the robot"});  // one kind of pen each
     canvas.replaceWith(second);
     canvas = second;
-    draw = paperView(canvas, record.shapes);
+    draw = paperView(canvas, record.shapes, record.uneven);
     document.body.dataset.drawing = "canvas";
     $("note").textContent = ["A plain drawing: there is no WebGL 2.", ...record.notes].join(" ");
   }

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -19,11 +20,13 @@ from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.meshes import fitting, packed, quantised
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.recording import Recording
-from worldloom.suites.robot.shapes import MovingShapes, boxed, moving_shapes
+from worldloom.suites.robot.shapes import MovingShapes, boxed, ground_shape, moving_shapes
 
 PAGE_BYTES = 2_000_000  # of a page: for more, meshes are made coarser and episodes left out
 OWN_BYTES = 80_000  # of them for scripts and text
 MESH_BYTES = 1_000_000  # at most for meshes
+
+EARTH = (196, 190, 178)  # the colour of uneven ground
 
 SCENE_SCRIPTS = ("triangles.js", "scene.js")  # that draw a robot, here and in the studio
 
@@ -66,17 +69,24 @@ def _data(robot: Robot, named: dict[str, Recording], about: str) -> dict[str, An
     first = next(iter(named.values()))
     moving = [moving_shapes(robot, recording.qpos) for recording in named.values()]
     bodies = seen_bodies(moving[0])
+    if robot.ground is not None:
+        bodies = sorted({0, *bodies})
     episodes = [
         _episode(robot, name, recording, shapes, bodies, first.names)
         for (name, recording), shapes in zip(named.items(), moving, strict=True)
     ]
+    scenery = moving[0]
+    if robot.ground is not None:
+        around = [ground_shape(robot.ground, shapes.base, EARTH) for shapes in moving]
+        scenery = replace(scenery, shapes=(*scenery.shapes, *around))
     sizes = np.cumsum([len(_json(episode)) for episode in episodes])
     room = PAGE_BYTES - OWN_BYTES
     count = max(1, int((sizes <= room).sum()))
-    scene = drawn_scene(moving[0], min(MESH_BYTES, room - int(sizes[count - 1])))
+    scene = drawn_scene(scenery, min(MESH_BYTES, room - int(sizes[count - 1])))
     left_out = f"{len(named) - count} of {len(named)} episodes are left out: the page is full."
     return scene | {
         "about": about,
+        "uneven": robot.ground is not None,
         "notes": [*filter(None, [scene["note"]]), *([left_out] if count < len(named) else [])],
         "seconds": robot.control_seconds,
         "weight": robot.mass * GRAVITY,

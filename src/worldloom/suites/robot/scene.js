@@ -190,7 +190,8 @@ function cameraMatrix(camera, aspect) {
   return {matrix, eye};
 }
 
-function webglView(canvas, shapes) {
+// uneven: what belongs to no robot is the ground, and there is no other floor.
+function webglView(canvas, shapes, uneven) {
   const gl = canvas.getContext("webgl2", {antialias: true, stencil: true, alpha: false});
   if (!gl) throw new Error("there is no WebGL 2");
   const body = compile(gl, SHAPE_VERTEX, SHAPE_PIXEL), floor = compile(gl, FLOOR_VERTEX, FLOOR_PIXEL);
@@ -256,7 +257,7 @@ function webglView(canvas, shapes) {
     gl.uniform1f(floor.at.reach, 4 * camera.distance);
     for (const name of ["tile", "other", "sky", "mark"]) gl.uniform3fv(floor.at[name], theme[name]);
     gl.uniform3fv(floor.at.target, camera.target);
-    if (eye[2] > 0) gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+    if (eye[2] > 0 && !uneven) gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
     gl.useProgram(body.program);
     gl.bindVertexArray(robot);
     gl.uniformMatrix4fv(body.at.camera, false, matrix);
@@ -270,7 +271,7 @@ function webglView(canvas, shapes) {
     gl.stencilFunc(gl.EQUAL, 0, 255);
     gl.stencilOp(gl.KEEP, gl.KEEP, gl.INCR);
     gl.disable(gl.DEPTH_TEST);  // so near to the floor it would decide at random
-    drawShapes(poses);
+    if (!uneven) drawShapes(poses);
     gl.enable(gl.DEPTH_TEST);
     gl.disable(gl.STENCIL_TEST);
     gl.disable(gl.BLEND);
@@ -323,7 +324,7 @@ function outlineOf({kind, size, surface}, turned, {right, up}) {
 const css = (color, light = 1) =>
   `rgb(${color.slice(0, 3).map(x => Math.round(255 * Math.min(1, x * light))).join(" ")})`;
 
-function paperView(canvas, shapes) {
+function paperView(canvas, shapes, uneven) {
   const pen = canvas.getContext("2d");
   return function draw(poses, camera, theme, arrows = []) {
     const axes = axesOf(camera), {width, height} = canvas;
@@ -355,6 +356,7 @@ function paperView(canvas, shapes) {
     const order = depths.map((_, i) => i).sort((a, b) => depths[a] - depths[b]);
     pen.lineJoin = "round";
     for (const i of order) {
+      if (uneven && shapes[i].body === 0) continue;
       const [x, y] = at(poses[i].place);
       const edge = outlineOf(shapes[i], poses[i].turned, axes);
       polygon(edge.map(([u, v]) => [x + scale * u, y - scale * v]));

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from worldloom.report.colors import RGB
+from worldloom.suites.robot.ground import Ground
 from worldloom.suites.robot.meshes import Mesh, mesh_of
 from worldloom.suites.robot.model import Robot, mujoco
 
@@ -50,6 +51,7 @@ class MovingShapes:
     quaternions: np.ndarray  # (T, bodies, 4)
     base: np.ndarray  # (T, 3) of the body that carries the robot
     height: float  # of that body at home
+    ground: Ground | None = None  # None where it is flat
 
 
 def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
@@ -64,11 +66,13 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
     if not np.isfinite(qpos).all():
         first = int(np.flatnonzero(~np.isfinite(qpos).all(axis=1))[0])
         raise ValueError(f"qpos of frame {first} is not finite; cut the recording before it")
+    # The ground is no part of a robot; a height field of the model's own is.
+    field = engine.mjtGeom.mjGEOM_HFIELD if robot.ground is not None else -1
     geoms = [
         geom
         for geom in range(model.ngeom)
         if model.geom_group[geom] < VISIBLE_GROUPS
-        and model.geom_type[geom] != engine.mjtGeom.mjGEOM_PLANE
+        and model.geom_type[geom] not in (engine.mjtGeom.mjGEOM_PLANE, field)
         and _rgba(model, geom)[3] > 0.0
     ]
     mesh = cache(partial(mesh_of, model))  # many geoms may show one mesh
@@ -84,8 +88,41 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
     centres, turned, places, quaternions = (np.stack(x) for x in zip(*rows, strict=True))
     base = places[:, robot.base_body]
     return MovingShapes(
-        tuple(shapes), centres, turned, places, quaternions, base, robot.home_height
+        tuple(shapes), centres, turned, places, quaternions, base, robot.home_height, robot.ground
     )
+
+
+def ground_shape(
+    ground: Ground, path: np.ndarray, color: RGB, reach: float = 0.8, every: int = 1
+) -> Shape:
+    """The ground around a path (T, 2 or 3), up to `reach` m of the biped's size to each side.
+
+    every: of the corners along x, which are finer than those along y, that one is kept.
+    """
+    rows, columns = ground.heights.shape
+    ends = [np.asarray(path)[:, :2].min(0), np.asarray(path)[:, :2].max(0)]
+    wider = ground.scale * reach * np.array([[-1.0], [1.0]])
+    low, high = (np.array(ends) + wider - ground.corner) / ground.cell
+    (first, start), (last, end) = np.floor(low).astype(int), np.ceil(high).astype(int)
+    across = np.arange(max(first, 0), min(last, columns - 1) + 1, every)
+    along = np.arange(max(start, 0), min(end, rows - 1) + 1)
+    x, y = np.meshgrid(across, along)
+    vertices = np.stack(
+        [
+            ground.corner[0] + ground.cell[0] * x,
+            ground.corner[1] + ground.cell[1] * y,
+            ground.heights[y, x],
+        ],
+        axis=-1,
+    ).reshape(-1, 3)
+    corner = (np.arange(len(along) - 1)[:, None] * len(across) + np.arange(len(across) - 1)).ravel()
+    far = corner + len(across) + 1
+    triangles = [(corner, corner + 1, far), (corner, far, corner + len(across))]
+    mesh = Mesh(vertices, np.concatenate([np.stack(some, axis=-1) for some in triangles]))
+    red, green, blue = (part / 255 for part in color)
+    size = np.ptp(vertices, axis=0) / 2.0
+    still = np.array([1.0, 0.0, 0.0, 0.0])
+    return Shape("mesh", size, (red, green, blue), 0, np.zeros(3), still, mesh)
 
 
 def _rgba(model: Any, geom: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from worldloom.suites.robot.engines import Engine
+from worldloom.suites.robot.ground import STRAY, Ground
 from worldloom.suites.robot.model import Robot, mujoco
 from worldloom.suites.robot.types import Physics, Reading, Starts
 
@@ -50,6 +51,23 @@ def table(engine: Engine, qpos: np.ndarray, qvel: np.ndarray, phase: np.ndarray)
         mj.mj_kinematics(robot.model, data)
         row[2] -= lowest(robot, data) + SINK
     return _as_they_are(engine, qpos, qvel, phase)
+
+
+def on_lanes(engine: Engine, ground: Ground, starts: Starts, seed: int) -> Starts:
+    """The starts (N) on each lane of uneven ground, lane after lane, the first in its middle."""
+    robot, count, lanes = engine.robot, len(starts.phase), len(ground.starts)
+    stray = np.random.default_rng(seed).uniform(-1.0, 1.0, (lanes, count, 2)) * STRAY * ground.scale
+    stray[:, 0] = 0.0
+    moved = (ground.starts[:, None] + stray).reshape(-1, 2)
+    whole = np.tile(engine.unpack(starts.physics.full), (lanes, 1))
+    qpos, qvel, warmstart = np.split(whole, [robot.model.nq, robot.model.nq + robot.model.nv], 1)
+    qpos[:, :2] += moved
+    sensors = np.tile(np.asarray(starts.physics.reading.sensors), (lanes, 1))
+    for place in robot.foot_position:
+        sensors[:, place.start : place.start + 2] += moved
+    reading = Reading(*(x.astype(np.float32) for x in (qpos, qvel, sensors)))
+    physics = Physics(engine.pack(qpos, qvel, warmstart), reading)
+    return Starts(physics, np.tile(np.asarray(starts.phase), lanes))
 
 
 def lying(engine: Engine, count: int, seed: int) -> Starts:

@@ -37,11 +37,11 @@ export function mount(root, {about, send, reset, h}) {
     fresh();
     try {
       if (plain) throw new Error("asked for");
-      draw = webglView(canvas, about.shapes);
+      draw = webglView(canvas, about.shapes, about.uneven);
       canvas.addEventListener("webglcontextlost", () => setStage(true));
     } catch {
       fresh(); // a canvas has one kind of pen
-      draw = paperView(canvas, about.shapes);
+      draw = paperView(canvas, about.shapes, about.uneven);
       note.textContent = `A plain drawing: there is no WebGL 2. ${about.note}`;
     }
     wire();
@@ -117,6 +117,7 @@ export function mount(root, {about, send, reset, h}) {
     show(state) {
       // On the base itself the camera would bob with each step; a new episode begins elsewhere.
       const share = last && state.step >= last.step ? 0.1 : 1;
+      if (about.uneven) camera.target[2] += share * (state.base[2] - 0.25 * about.height - camera.target[2]);
       for (const i of [0, 1]) camera.target[i] += share * (state.base[i] - camera.target[i]);
       last = state;
       Object.assign(record, {positions: state.positions, quaternions: state.quaternions, base: state.base});

@@ -1,6 +1,7 @@
 """A robot in the studio: a person asks for speeds and pushes it, a policy keeps it on its feet."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from worldloom.suites.robot.forces import read_forces
 from worldloom.suites.robot.kinematics import GRAVITY
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.model import mujoco
-from worldloom.suites.robot.replay import SCENE_SCRIPTS, drawn_scene, seen_bodies
-from worldloom.suites.robot.shapes import moving_shapes
+from worldloom.suites.robot.replay import EARTH, SCENE_SCRIPTS, drawn_scene, seen_bodies
+from worldloom.suites.robot.shapes import ground_shape, moving_shapes
 from worldloom.suites.robot.types import Push
 
 PUSH_SECONDS = 0.2
@@ -47,6 +48,10 @@ class RobotSession:
         self._fastest = float(np.max(rules.command))
         robot, start = loop.world.robot, loop.params.starts.physics.reading.qpos[:1]
         moving = moving_shapes(robot, start)
+        if robot.ground is not None:  # all of it: where a robot begins is not known yet
+            ends = robot.ground.starts[[0, -1]] + robot.ground.scale * np.array([[0.0], [6.0]])
+            around = ground_shape(robot.ground, ends, EARTH, every=4)
+            moving = replace(moving, shapes=(*moving.shapes, around))
         self._bodies, self._scene = seen_bodies(moving), drawn_scene(moving)
         self._data = mujoco().MjData(robot.model)  # for poses alone
 
@@ -58,6 +63,7 @@ class RobotSession:
             "period": robot.control_seconds,
             "scripts": list(SCENE_SCRIPTS),
             **self._scene,
+            "uneven": robot.ground is not None,
             "weight": robot.mass * GRAVITY,
             "fastest": round(self._fastest, 3),
             "force": MOST_FORCE * robot.weight_scale,

@@ -20,6 +20,10 @@ PHYSICS = ("auto", "c", "mjx", "numpy")
 LEVEL_PHYSICS = {1: "numpy", 2: "c", 3: "mjx", 4: "auto"}
 
 
+GROUNDS = ("none", "rough", "slopes", "steps", "gaps", "mixed")
+HISTORY = 5  # earlier steps that a policy sees on uneven ground, unless it is told otherwise
+
+
 @dataclass(frozen=True)
 class RobotRules:
     """Options of the biped's world. None leaves a number as the task has it."""
@@ -47,17 +51,23 @@ class RobotRules:
     smooth: float | None = None  # weight of the punishment of jumping actions
     straight: float | None = None  # weight of the reward for going straight on (walk)
     horizon: int | None = None  # steps of control in an episode
+    ground: str = "none"  # rough, slopes, steps, gaps, or mixed (walk, joystick)
+    levels: tuple[int, int] | None = None  # of that ground to begin on: 0 is flat, 5 the hardest
+    climb: int | None = None  # 1: up and down a level by how far a robot got; 0: drawn at random
+    history: int | None = None  # earlier steps that a policy sees; by default 5 on such ground
     starts: str = "home"  # initial states: home, or reference for frames of the reference gait
 
     def __post_init__(self):
-        check_fields("biped", self, choices={"starts": ("home", "reference")})
-        resolve("worldloom.suites.robot.task:check_rules")("biped", self.options())
+        choices = {"starts": ("home", "reference"), "ground": GROUNDS}
+        check_fields("biped", self, choices=choices)
+        numbers = {k: v for k, v in self.options().items() if k not in ("ground", "history")}
+        resolve("worldloom.suites.robot.task:check_rules")("biped", numbers)
 
     def options(self) -> dict[str, Any]:
         """As `worldloom.suites.robot.world.world` takes them."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         del given["starts"]
-        return given
+        return {"history": HISTORY if self.ground != "none" else 0} | given
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The tasks as tables: terms of the reward and their weights, commands, pushes, what is seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,10 +10,12 @@ import numpy as np
 from worldloom.core.checks import MOST
 from worldloom.core.names import shown, suggest
 from worldloom.suites.robot import rewards
+from worldloom.suites.robot.ground import LEVELS, SCAN
 from worldloom.suites.robot.model import Robot
 from worldloom.suites.robot.model_checks import CONTROL_HZ
 from worldloom.suites.robot.types import Rules
 
+MOST_HISTORY = 50  # steps that a policy may see back
 # What is sensed is multiplied by these before anybody sees it.
 SCALES = {"gravity": 1.0, "turning": 0.25, "joints": 1.0, "joint_speeds": 0.1}
 
@@ -33,8 +35,11 @@ class Task:
     push_force: tuple[float, float] = (0.0, 0.0)
     push_steps: int = 6
     push_pause: tuple[int, int] = (75, 200)
+    levels: tuple[int, int] = (0, 1)
+    climb: int = 1
     horizon: int = 1000
     lies: bool = False  # it begins on the ground, where no fall ends it
+    history: int = 0  # how many earlier readings and actions a policy sees
 
     @property
     def moves(self) -> bool:
@@ -86,7 +91,9 @@ class Task:
     def observation_size(self, robot: Robot) -> tuple[int, int]:
         """How many numbers a policy sees, and how many a critic."""
         state = sum(size for _, size in self.layout(robot))
-        return state, state + 14 + self.directions
+        seen = len(SCAN) if robot.ground is not None else 0
+        past = self.history * frame_size(robot)  # a critic knows more than any past tells
+        return state, state - past + 14 + self.directions + seen
 
     def layout(self, robot: Robot) -> tuple[tuple[str, int], ...]:
         """What a policy sees, in order: names and how many numbers each."""
@@ -99,7 +106,22 @@ class Task:
             ("last_action", n),
             ("command", self.directions),
             ("clock", 2),
+            *([("history", self.history * frame_size(robot))] if self.history else []),
         )
+
+    def sees_back(self, history: int) -> "Task":
+        """The same, with a policy that sees so many earlier steps."""
+        if isinstance(history, bool) or not 0 <= history <= MOST_HISTORY or history % 1:
+            raise ValueError(
+                f"{self.name}: history={shown(history)}; it must be a whole number of steps from "
+                f"0 to {MOST_HISTORY}"
+            )
+        return replace(self, history=int(history))
+
+
+def frame_size(robot: Robot) -> int:
+    """How many numbers of each earlier step a policy sees: what was sensed, and the action."""
+    return 6 + 3 * robot.num_joints
 
 
 # What options may be: the least and the most of each number. Friction is gone at 2.5 times the full
@@ -111,10 +133,10 @@ RANGES = {
     "push_pause": (1, MOST["horizon"]), "noise": (0.0, 1e3), "bias": (0.0, 1e3),
     "randomise": (0.0, 2.0), "friction": (0.0, 0.45), "mass": (0.0, 0.45), "strength": (0.0, 0.45),
     "damping": (0.0, 0.45), "com": (0.0, 1.0), "offset": (0.0, 1.0), "latency": (0, 2),
-    "horizon": (1, MOST["horizon"]),
+    "levels": (0, LEVELS), "climb": (0, 1), "horizon": (1, MOST["horizon"]),
 }  # fmt: skip
-WHOLE = {"push_steps", "push_pause", "horizon", "resample", "latency"}
-PAIRS = {"command", "sideways", "turn", "push_force", "push_pause", "latency"}
+WHOLE = {"push_steps", "push_pause", "horizon", "resample", "latency", "levels", "climb"}
+PAIRS = {"command", "sideways", "turn", "push_force", "push_pause", "latency", "levels"}
 # How far worlds differ at `randomise` 1, each switched off by 0: half-widths of uniform factors on
 # friction, masses, stiffness and damping, m, rad; and fewest and most steps of latency.
 WIDTHS = {

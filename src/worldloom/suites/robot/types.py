@@ -55,6 +55,15 @@ class Push(struct.PyTreeNode):
     force: Array  # (..., 2) N, in the world's x and y
 
 
+class Lane(struct.PyTreeNode):
+    """Where a robot is on uneven ground, and how far it got."""
+
+    level: Array  # (...,) int32; 0 is flat
+    kind: Array  # (...,) int32, among the ground's kinds
+    asked: Array  # (...,) m, the way that was asked for until now
+    walked: Array  # (...,) m, what it made of that
+
+
 class Episode(struct.PyTreeNode):
     """What a task remembers from step to step."""
 
@@ -69,6 +78,8 @@ class Episode(struct.PyTreeNode):
     )
     feet: Array  # (..., 2, 3) where they were
     push: Push
+    past: Array = ()  # (..., history, 6 + 3 n) readings and actions before this step's
+    lane: Any = ()  # a Lane, on uneven ground
 
 
 class RobotState(struct.PyTreeNode):
@@ -100,6 +111,7 @@ class Info(struct.PyTreeNode):
     contact: Array  # (..., 2) bool
     fell: Array
     diverged: Array  # the simulation is no longer finite; the world starts anew
+    level: Array = ()  # (...,) of uneven ground
 
 
 class Starts(struct.PyTreeNode):
@@ -132,6 +144,8 @@ class Rules(struct.PyTreeNode):
     com: Array  # m
     offset: Array  # rad
     latency: Array  # (2,) fewest and most steps of control from a reading to the servos
+    levels: Array  # (2,) lowest and highest level of uneven ground to begin on
+    climb: Array  # 1: levels follow from how far a robot got; 0: they are drawn for each episode
     horizon: Array  # steps of control until time runs out
 
 

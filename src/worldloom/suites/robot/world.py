@@ -16,6 +16,7 @@ import numpy as np
 
 from worldloom.core import draws
 from worldloom.core.checks import check_seed
+from worldloom.core.names import shown, suggest
 from worldloom.core.protocols import EnvSpec, PureEnv
 from worldloom.core.spaces import Box, Dict
 from worldloom.core.transforms import as_pure
@@ -24,7 +25,8 @@ from worldloom.suites.robot import gait
 from worldloom.suites.robot import starts as start_tables
 from worldloom.suites.robot.chance import draw_command, draw_domain, draw_push
 from worldloom.suites.robot.engines import Engine, EngineName, make_engine
-from worldloom.suites.robot.features import TOUCH, feet, sensed
+from worldloom.suites.robot.features import TOUCH, feet, sensed, yaw
+from worldloom.suites.robot.ground import CHOICES, draw_lane, next_lane, went_on
 from worldloom.suites.robot.model import Robot, biped, load
 from worldloom.suites.robot.rewards import Facts
 from worldloom.suites.robot.task import SCALES, Task, task_named
@@ -33,6 +35,7 @@ from worldloom.suites.robot.types import (
     Domain,
     Episode,
     Info,
+    Lane,
     Observation,
     Params,
     Push,
@@ -43,6 +46,7 @@ from worldloom.suites.robot.types import (
 )
 
 NUM_STARTS, NUM_LYING = 512, 64
+NUM_ON_LANE = 128  # starts on each lane of uneven ground
 PICTURE = (400, 300)  # pixels
 MEMORY_SECONDS = 0.5  # of the averaged speed
 LOWEST, HIGHEST = 0.65, 1.35  # of the home height, outside of which a robot has fallen
@@ -68,6 +72,8 @@ def world(
     randomise: float = 0.0,
     noise: float = 0.0,
     seed: int = 0,
+    ground: str = "none",
+    history: int = 0,
     **rules: Any,
 ) -> "RobotWorld":
     """A robot with a task: stand, walk, push, joystick or recover.
@@ -76,8 +82,10 @@ def world(
     biped of the suite. threads: of the C engine; all cores by default. randomise, noise: factors
     on how worlds differ and on the noise of sensors; a world that is made with randomise=0 has
     none compiled in, and `params.rules.randomise` is without effect there. seed: of the table of
-    starts. Other options are numbers of the task by name (`command=(0.1, 0.3)`, `horizon=500`), and
-    weights of the terms of its reward (`smooth=0.1`).
+    starts, and of uneven ground. ground: none, or rough, slopes, steps, gaps or mixed for tasks
+    that go somewhere. history: how many earlier steps a policy sees. Other options are numbers of
+    the task by name (`command=(0.1, 0.3)`, `horizon=500`), and weights of the terms of its reward
+    (`smooth=0.1`).
     """
     body = robot if isinstance(robot, Robot) else biped() if robot is None else load(robot)
     chosen_task = task if isinstance(task, Task) else task_named(task)
@@ -85,17 +93,37 @@ def world(
         raise ValueError(
             'physics="numpy" is a loop outside of jit: use worldloom.suites.robot.loop, or "c" here'
         )
+    chosen_task = chosen_task.sees_back(history)
     if chosen_task.lies:
         body = body.lying
     check_seed(seed)
+    _check_ground(ground, chosen_task, rules)
+    if ground != "none":
+        body = body.on_ground(ground, seed)
     numbers = chosen_task.rules(body, randomise=randomise, noise=noise, **rules)
     engine = make_engine(physics, body, threads)
     if chosen_task.lies:
         table = start_tables.lying(engine, NUM_LYING, seed)
+    elif body.ground is not None:
+        table = start_tables.around_home(engine, NUM_ON_LANE, seed)
+        table = start_tables.on_lanes(engine, body.ground, table, seed)
     else:
         table = start_tables.around_home(engine, NUM_STARTS, seed)
     params = jax.tree.map(jnp.asarray, Params(numbers, table))
     return RobotWorld(body, chosen_task, engine, params, randomised=randomise > 0.0)
+
+
+def _check_ground(ground: str, task: Task, rules: dict[str, Any]) -> None:
+    if ground not in CHOICES:
+        raise ValueError(f"there is no ground {shown(ground)}; {suggest(str(ground), CHOICES)}")
+    if ground != "none" and not task.moves:
+        raise ValueError(
+            f"task {task.name!r} stays where it is, and uneven ground is for those that go "
+            "somewhere: walk or joystick"
+        )
+    idle = [name for name in ("levels", "climb") if name in rules and ground == "none"]
+    if idle:
+        raise ValueError(f"{idle[0]} is of uneven ground; choose one (ground='mixed')")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +161,16 @@ class RobotWorld:
         return self.params
 
     def with_starts(self, starts: Starts) -> "RobotWorld":
-        """The same world, beginning elsewhere."""
+        """The same world, beginning elsewhere; on uneven ground, on all of its lanes."""
+        if self.robot.ground is not None:
+            starts = start_tables.on_lanes(self.engine, self.robot.ground, starts, 0)
         return replace(self, params=self.params.replace(starts=jax.tree.map(jnp.asarray, starts)))
 
     @property
     def num_draws(self) -> tuple[int, int]:
         """How many uniform numbers `begin` takes, and how many `advance`."""
-        return 23 + self.robot.num_joints, 14 + 2 * self.robot.num_joints
+        ground = 2 if self.robot.ground is not None else 0
+        return 23 + self.robot.num_joints + ground, 14 + 2 * self.robot.num_joints
 
     # Many worlds -------------------------------------------------------------------------------
 
@@ -147,19 +178,43 @@ class RobotWorld:
         """New episodes from keys (B,)."""
         return self.begin(_uniform(keys, self.num_draws[0]), params)
 
+    @property
+    def _ground(self) -> Any:
+        """A `Ground`; asked for where there is one."""
+        return self.robot.ground
+
+    @property
+    def restart_many(self) -> Any:
+        """On uneven ground: new episodes in worlds that keep their lanes, or climb; else None."""
+        if self.robot.ground is None:
+            return None
+        return lambda keys, ended, params: self.begin(
+            _uniform(keys, self.num_draws[0]), params, ended
+        )
+
     def step_many(
         self, keys: Key, state: RobotState, action: Array, params: Params
     ) -> tuple[RobotState, TimeStep]:
         """One step of control in B worlds."""
         return self.advance(state, action, _uniform(keys, self.num_draws[1]), params)
 
-    def begin(self, uniform: Array, params: Params) -> tuple[RobotState, TimeStep]:
-        """New episodes from uniform numbers (..., num_draws[0]), seen without noise."""
+    def begin(
+        self, uniform: Array, params: Params, ended: RobotState | None = None
+    ) -> tuple[RobotState, TimeStep]:
+        """New episodes from uniform numbers (..., num_draws[0]), seen without noise.
+
+        ended: the same worlds at the end of their episodes, which uneven ground asks for.
+        """
         xp, robot, rules, u = self.xp, self.robot, params.rules, uniform
-        num_starts = len(params.starts.phase)
-        row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1)
+        lane: Any = ()
+        first_row, num_starts = 0, len(params.starts.phase)
+        if robot.ground is not None:
+            lane = self._lane(rules, u[..., -2:], ended)
+            num_starts //= len(robot.ground.starts)
+            first_row = num_starts * robot.ground.lane(xp, lane.level, lane.kind)
+        row = xp.minimum((u[..., 0] * num_starts).astype(np.int32), num_starts - 1) + first_row
         command = draw_command(xp, rules, u[..., 1:5])
-        domain = draw_domain(xp, rules, u[..., 8:], self.randomised)
+        domain = draw_domain(xp, rules, u[..., 8 : 23 + robot.num_joints], self.randomised)
         start: Starts = jax.tree.map(lambda x: x[row], params.starts)
         reading = start.physics.reading
         still = xp.zeros_like(reading.qpos[..., robot.joint_qpos])
@@ -173,12 +228,16 @@ class RobotWorld:
             readings=xp.zeros((*row.shape, 2, 6 + 2 * robot.num_joints), np.float32),
             feet=feet(xp, robot, reading),
             push=draw_push(xp, rules, xp.zeros_like(row), u[..., 5:8]),
+            lane=lane,
         )
         state = RobotState(start.physics, episode, domain)
         facts = self._facts(episode, reading, still, None)
         first = self._sensed(facts, domain)  # which is all that there was before
         readings = xp.stack([first, first], axis=-2).astype(np.float32)
-        state = state.replace(episode=episode.replace(readings=readings))
+        past = ()
+        if self.task.history:
+            past = xp.stack([self._frame(first, still)] * self.task.history, axis=-2)
+        state = state.replace(episode=episode.replace(readings=readings, past=past))
         obs = self.look(state)
         no, zero = xp.zeros_like(row, bool), xp.zeros_like(command[..., 0])
         info = Info(
@@ -190,8 +249,22 @@ class RobotWorld:
             contact=xp.ones((*zero.shape, 2), bool),
             fell=no,
             diverged=no,
+            level=() if robot.ground is None else lane.level,
         )
         return state, TimeStep(obs, zero, no, no, obs, info)
+
+    def _lane(self, rules: Rules, u: Array, ended: RobotState | None) -> Lane:
+        """Where to begin, from uniform numbers (..., 2) and from how the last episode ended."""
+        xp, robot, ground = self.xp, self.robot, self._ground
+        drawn = draw_lane(xp, rules, len(ground.kinds), u)
+        if ended is None:
+            return drawn
+        episode, place = ended.episode, ended.physics.reading.qpos[..., :2]
+        speed = xp.sqrt((episode.command[..., :2] ** 2).sum(-1))
+        steps = xp.maximum(rules.horizon - episode.step, 0)
+        steps = xp.where(ground.left(xp, place), 0, steps)
+        still_asked = speed * steps * np.float32(robot.control_seconds)
+        return next_lane(xp, rules, episode.lane, still_asked, drawn, u[..., 0], ground.scale)
 
     def drive(self, rules: Rules, state: RobotState, action: Array) -> tuple[Array, Array, Array]:
         """The action clipped, the targets (..., n) that it stands for, and a push (..., 2), N."""
@@ -280,6 +353,9 @@ class RobotWorld:
             another = (uniform[..., 3] * rules.resample < 1.0) & (rules.resample > 0)
             drawn = draw_command(xp, rules, uniform[..., 4:8])
             after = after.replace(command=xp.where(another[..., None], drawn, episode.command))
+        if robot.ground is not None:
+            lane = went_on(xp, episode.lane, facts.velocity, episode.command, robot.control_seconds)
+            after = after.replace(lane=lane)
         seen = after.readings[..., 0, :]
         if self.randomised:  # of this step, of the last, or of the one before
             delay = state.domain.sensor_delay[..., None]
@@ -287,6 +363,10 @@ class RobotWorld:
             seen = xp.where(delay == 0, seen, old)
         state = state.replace(episode=after)
         obs = self._observe(state, force, facts, seen)
+        if self.task.history:
+            frame = self._frame(seen, action)[..., None, :]
+            past = xp.concatenate([frame, after.past[..., :-1, :]], axis=-2)
+            state = state.replace(episode=after.replace(past=past))
         info = Info(
             reading=reading,
             terms=terms,
@@ -296,8 +376,12 @@ class RobotWorld:
             contact=facts.contact,
             fell=fell,
             diverged=diverged,
+            level=() if robot.ground is None else episode.lane.level,
         )
-        truncated = (step >= rules.horizon) & ~fell
+        truncated = step >= rules.horizon
+        if robot.ground is not None:
+            truncated = truncated | robot.ground.left(xp, reading.qpos[..., :2])
+        truncated = truncated & ~fell
         return state, TimeStep(obs, reward.astype(np.float32), fell, truncated, obs, info)
 
     def look(self, state: RobotState) -> Observation:
@@ -318,6 +402,11 @@ class RobotWorld:
         exact = (facts.gravity, facts.turning, facts.joints, facts.joint_speeds)
         return self.xp.concatenate(exact, axis=-1) + self.xp.concatenate(wrong, axis=-1)
 
+    def _frame(self, seen: Array, action: Array) -> Array:
+        """(..., 6 + 3 n) what a policy sees later of a step."""
+        parts = [seen * self._each(SCALES), action]
+        return self.xp.concatenate(parts, axis=-1).astype(np.float32)
+
     def _observe(self, state: RobotState, force: Array, facts: Facts, seen: Array) -> Observation:
         """seen: what the sensors said (..., 6 + 2 n), noise and delay included."""
         xp, episode, domain = self.xp, state.episode, state.domain
@@ -326,7 +415,11 @@ class RobotWorld:
         clock = xp.where(walking, xp.stack([xp.sin(angle), xp.cos(angle)], axis=-1), 0.0)
         scales, asked = self._each(SCALES), slice(self.task.directions)
         known = xp.concatenate([episode.action, episode.command[..., asked], clock], axis=-1)
-        policy = xp.concatenate([seen * scales, known], axis=-1)
+        policy = [seen * scales, known]
+        if self.task.history:  # the last first
+            lead, size = episode.past.shape[:-2], math.prod(episode.past.shape[-2:])
+            policy.append(episode.past.reshape(*lead, size))
+        policy = xp.concatenate(policy, axis=-1)
         dynamics, delay = domain.dynamics, domain.action_delay + domain.sensor_delay
         world = (dynamics.friction - 1.0, dynamics.mass - 1.0, dynamics.strength - 1.0, delay)
         hidden = [
@@ -339,6 +432,10 @@ class RobotWorld:
             0.1 / self.robot.weight_scale * force,
             xp.stack(world, axis=-1).astype(np.float32),
         ]
+        if self.robot.ground is not None:
+            reading = state.physics.reading
+            heading = yaw(xp, reading.sensors[..., self.robot.orientation])
+            hidden.append(self.robot.ground.scan(xp, reading.qpos[..., :2], heading))
         exact = self._sensed(facts, domain) * scales
         privileged = xp.concatenate([exact, known, *hidden], axis=-1)
         return Observation(policy.astype(np.float32), privileged.astype(np.float32))

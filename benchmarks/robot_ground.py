@@ -1,0 +1,122 @@
+"""Walks over uneven ground: who gets 5 m ahead, and what the ground costs.
+
+Policies are judged on ground of another seed than that which any was trained on. Beside the one
+that was trained on uneven ground stands one that was trained on a flat floor, on the same lanes.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import worldloom
+from benchmarks.robot_learning import FINAL_RATE, TINY, TINY_STEPS, Curve, Deadline, command
+from benchmarks.robot_tracking import EVALUATIONS, STEPS_PER_MINUTE
+from worldloom.suites.robot.evaluate import RobotEvaluator, Traversed
+from worldloom.suites.robot.ground import JUDGED_LEVEL, LEVELS
+from worldloom.suites.robot.suite import STEPS_PER_UPDATE, SUITE
+from worldloom.suites.robot.world import world
+from worldloom.training.config import TrainConfig, make_config
+from worldloom.training.run import Run, train
+
+EPISODES = 64
+UNSEEN = 1000  # added to a seed: the ground that policies are judged on
+KIND = "mixed"
+
+
+def settings(ground: str, tiny: bool, steps: int) -> TrainConfig:
+    """The defaults of `worldloom train biped`, on this ground, with a learning rate that falls."""
+    given: dict[str, Any] = {"env": "biped", "world": {"ground": ground}}
+    if tiny:
+        given |= TINY | {"world": TINY["world"] | given["world"], "amp": {"weight": 0.0}}
+        steps = 2 * TINY_STEPS
+    every = -(-steps // EVALUATIONS)
+    usual = make_config(SUITE, given | {"steps": steps, "eval_every": every})
+    updates = -(-usual.steps // (usual.num_worlds * usual.hyper.unroll_length))
+    ppo = given.get("ppo", {}) | {"anneal_updates": updates, "final_learning_rate": FINAL_RATE}
+    return make_config(SUITE, given | {"steps": steps, "eval_every": every, "ppo": ppo})
+
+
+def learned(
+    ground: str, minutes: float, folder: Path, note: Callable[[str], None], tiny: bool
+) -> dict[str, Any]:
+    """Trains a walk on this ground for so many minutes at most, in a folder of its own."""
+    steps = max(1, round(minutes * STEPS_PER_MINUTE / STEPS_PER_UPDATE)) * STEPS_PER_UPDATE
+    config = settings(ground, tiny, steps)
+    run = train(SUITE, config, folder, report=False, hooks=[Curve(note), Deadline(minutes)])
+    return {
+        "run": str(folder),
+        "command": command(config),
+        "minutes_at_most": minutes,
+        "steps": run.steps,
+        "seconds": run.train_seconds,
+        "out_of_time": run.interrupted,
+    }
+
+
+def traversals(run: Run, episodes: int, horizon: int | None = None) -> tuple[Traversed, ...]:
+    """How the policy of a run gets over uneven ground that it has not seen, level by level."""
+    made, config = run.problem.env.base, run.config
+    if not made.task.moves:
+        raise ValueError(f"{run.folder} is a run of {made.task.name}, which goes nowhere")
+    rules = {"command": tuple(made.params.rules.command.tolist())}
+    other = world(
+        task=config.settings.task,
+        robot=config.settings.robot,
+        physics="c",
+        ground=KIND,
+        seed=config.seed + UNSEEN,
+        history=made.task.history,
+        horizon=horizon or int(made.params.rules.horizon),
+        **rules,
+    )
+    size = config.memory_size
+    evaluator = RobotEvaluator(other, run.trainer.act, episodes, memory_size=size)
+    return evaluator.traversals(run.agents, jax.random.key(config.seed))
+
+
+def ground(
+    given: tuple[Path | None, Path | None],
+    minutes: float,
+    raw: dict[str, Any],
+    note: Callable[[str], None],
+    tiny: bool = False,
+) -> dict[str, Any]:
+    """Both policies on the same levels; runs that are not given are trained first.
+
+    given: a run that was trained on uneven ground, and one that was trained on a flat floor.
+    """
+    raw |= {
+        "unit": f"episodes of {EPISODES} that get 5 m ahead, straight on at the highest speed, on "
+        "ground of another seed than in training, in the model as it is",
+        "level": JUDGED_LEVEL,
+        "levels": LEVELS,
+        "kind": KIND,
+    }
+    with tempfile.TemporaryDirectory(prefix="worldloom-ground-") as temporary:
+        for name, kind, folder in zip(("uneven", "flat"), (KIND, "none"), given, strict=True):
+            part = raw.setdefault(name, {})
+            if folder is None:
+                stamp = f"bench-ground-{name}-{datetime.now():%Y%m%d-%H%M%S}"
+                folder = (Path(temporary) if tiny else Path("runs")) / stamp
+                part["training"] = learned(kind, minutes, folder, note, tiny)
+            run = worldloom.load(folder)
+            rows = traversals(run, 4 if tiny else EPISODES, 20 if tiny else None)
+            part |= {"policy": str(folder), "steps": run.steps}
+            part["traversals"] = [asdict(row) for row in rows]
+            for row in rows:
+                if row.kind == "all":
+                    note(f"  trained on {name} ground, {': '.join(row.line())}")
+    return raw
+
+
+def share(part: dict[str, Any]) -> float:
+    """The share of traversals on the level that is judged, of all kinds."""
+    (row,) = [
+        row for row in part["traversals"] if (row["level"], row["kind"]) == (JUDGED_LEVEL, "all")
+    ]
+    return row["traversed"] / row["episodes"]
