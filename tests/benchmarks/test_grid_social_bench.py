@@ -27,7 +27,7 @@ def test_cleanup_counts_welfare_over_seeds(monkeypatch):
 
     monkeypatch.setattr(cleanup, "train", train)
     raw = {}
-    ratios = cleanup.measure(cleanup.CleanupSizes(), raw, lambda _: None)
+    ratios = cleanup.measure(cleanup.CleanupSizes(seeds=2), raw, lambda _: None)
     assert ratios["cleanup_shared_vs_selfish"] == 5.0
     assert raw["gini"] == {"selfish": None, "shared": pytest.approx(0.2)}
 

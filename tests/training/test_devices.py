@@ -63,29 +63,36 @@ def test_a_run_goes_on_with_another_number_of_devices(folder, on_two_devices):
     assert json.loads((copied / "config.json").read_text())["config"]["devices"] == 2
 
 
-def test_processes_started_together_train_what_one_trains(folder):
-    line = (
-        "treasurehunt --algo ppo --world.num-agents 2 --world.horizon 8 --world.height 6 "
-        "--world.width 6 --ppo.num-minibatches 2 --steps 64 --eval-episodes 4 --num-worlds 4 "
-        "--ppo.hidden 8 --no-report --json --out hunt"
-    )
+HUNT = (
+    "treasurehunt --algo ppo --world.num-agents 2 --world.horizon 8 --world.height 6 "
+    "--world.width 6 --ppo.num-minibatches 2 --steps 64 --num-worlds 4 --ppo.hidden 8"
+)
+REACTOR = (
+    "reactor --algo td3bc --world.horizon 20 --data-steps 400 --ope-updates 0 --steps 8 "
+    "--td3bc.updates-per-iteration 4 --td3bc.hidden 8 --td3bc.batch-size 32"
+)
+
+
+@pytest.mark.parametrize("line", [HUNT, REACTOR], ids=["worlds", "batches"])
+def test_processes_started_together_train_what_one_trains(tmp_path, line):
     runs = []
+    line += f" --eval-episodes 4 --no-report --json --out {tmp_path}/runs"
     for processes in "12":
         command = [sys.executable, "-m", "worldloom", "train", *line.split()]
         done = subprocess.run(
             [*command, "--processes", processes],
-            cwd=folder, capture_output=True, text=True, timeout=1200, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         result = json.loads(done.stdout[done.stdout.index("{") :])
-        runs.append((rows(folder / result["run"]), result["score"]))
+        runs.append((rows(Path(result["run"])), result["score"]))
     alone, together = runs
-    assert together[1] == alone[1]
+    assert together[1] == pytest.approx(alone[1], rel=1e-5)
     assert len(alone[0]) == 2
     for ours, theirs in zip(alone[0], together[0], strict=True):
         for name in ours:
             np.testing.assert_allclose(ours[name], theirs[name], atol=1e-5, err_msg=name)
-    assert len(list((folder / "hunt").iterdir())) == 2, "those that follow write nothing"
+    assert len(list((tmp_path / "runs").iterdir())) == 2, "those that follow write nothing"
 
 
 def test_two_processes_train_what_two_devices_train(folder, on_two_devices):

@@ -166,6 +166,7 @@ class MBPO(OfflineAgent):
     config: MBPOConfig = field(default_factory=MBPOConfig)
     reward: Reward | None = None
     learner = MBPOLearner
+    shares_batches = False  # every model draws a bootstrap sample of its own from a batch
 
     @classmethod
     def from_spec(cls, spec: EnvSpec) -> dict[str, Any]:

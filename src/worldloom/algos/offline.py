@@ -147,10 +147,12 @@ class OfflineLearning:
     """Something that learns from rows, a policy or what one is worth, as pure functions.
 
     period: update period, e.g. TD3's policy delay; 1 where all updates are alike.
+    shares_batches: whether several devices can have some rows of each batch.
     """
 
     config: Any
     period = 1
+    shares_batches: ClassVar[bool] = True
     learner: ClassVar[type[OfflineLearner]]
 
     def networks(self, key: Key, obs_size: int, action_size: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Flags:
     report: bool = True  # make pictures and report.html
     json: bool = False  # print the result as JSON
     profile: bool = False  # write a jax.profiler trace of the first two chunks into the run folder
-    processes: int = 1  # start so many on this machine, which share the worlds
+    processes: int = 1  # start so many on this machine, which share the worlds or the batches
     coordinator: str = ""  # host:port of the first of several processes
     num_processes: int = 0  # how many there are; a scheduler tells this by itself
     process_id: int = 0  # which of them this is, from 0

@@ -50,6 +50,16 @@ def split_processor(num_devices: int) -> None:
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
+def share_of(count: int, what: str, mesh: Mesh | None) -> int:
+    """How many of `count` each device of a mesh has; `what` they are, for the refusal."""
+    devices = 1 if mesh is None else mesh.devices.size
+    if count % devices:
+        raise ValueError(
+            f"{what}={count} cannot be shared by {devices} devices; use a multiple of that"
+        )
+    return count // devices
+
+
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     """Every leaf copied to every device of the mesh."""
     return place(tree, mesh, PartitionSpec())

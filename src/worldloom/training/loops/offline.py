@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from worldloom.algos.offline import OfflineAgent, Table, training_steps
 from worldloom.core.checks import check_fields
-from worldloom.core.mesh import BATCH_AXIS, replicate
+from worldloom.core.mesh import BATCH_AXIS, replicate, share_of
 from worldloom.core.types import Array, Key, PyTree, RunState
 from worldloom.nn.networks import concatenate
 from worldloom.nn.policy import policy_step
@@ -28,7 +28,8 @@ class OfflineLoop(Loop):
     """The offline loop of one algorithm, as pure functions.
 
     An iteration is `updates_per_iteration` updates from `batch_size` rows each. `mesh` spreads the
-    rows of a batch over devices, which then learn the same from all of them; the data are on each.
+    rows of a batch over devices, which do together what one does alone: where means are over the
+    batch, the compiler puts in what adds up those of all. The data are on each of them.
     """
 
     agent: OfflineAgent
@@ -47,10 +48,11 @@ class OfflineLoop(Loop):
                 f"offline: updates_per_iteration={self.updates_per_iteration}; it must be a "
                 f"multiple of {period}, the algorithm's update period"
             )
-        if self.mesh is not None and self.batch_size % self.mesh.devices.size:
+        share_of(self.batch_size, "batch_size", self.mesh)
+        if self.mesh is not None and not self.agent.shares_batches:
             raise ValueError(
-                f"offline: batch_size={self.batch_size} cannot be shared by "
-                f"{self.mesh.devices.size} devices; use a multiple of that"
+                f"{type(self.agent).__name__} trains on one device: its models draw rows of their "
+                "own from a whole batch"
             )
 
     @property

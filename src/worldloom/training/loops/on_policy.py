@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from worldloom.algos.on_policy import OnPolicyAgent, collect
 from worldloom.core import draws
-from worldloom.core.mesh import BATCH_AXIS, place, replicate
+from worldloom.core.mesh import BATCH_AXIS, place, replicate, share_of
 from worldloom.core.protocols import PureEnv
 from worldloom.core.transforms import autoreset_batch, episode_stats
 from worldloom.core.types import Array, Key, PyTree, RunState, TimeStep
@@ -56,7 +56,8 @@ class OnPolicyLoop(Loop):
     mesh: Mesh | None = None
 
     def __post_init__(self):
-        config, worlds = self.agent.config, worlds_of_each(self.num_worlds, self.mesh)
+        config = self.agent.config
+        worlds = share_of(self.num_worlds, "num_worlds", self.mesh)
         if self.mesh is not None:
             sharing(self.agent, BATCH_AXIS)
         if hasattr(config, "check_minibatches"):  # an agent of one's own may have none
@@ -104,7 +105,7 @@ class OnPolicyLoop(Loop):
     def _iterate(self, run: RunState, params: PyTree) -> tuple[RunState, dict[str, Array]]:
         agent, prior, here, axis = self.agent, self.prior, self.worlds, None
         if self.mesh is not None:
-            axis, count = BATCH_AXIS, worlds_of_each(self.num_worlds, self.mesh)
+            axis, count = BATCH_AXIS, share_of(self.num_worlds, "num_worlds", self.mesh)
             agent = sharing(agent, axis)
             here = episode_stats(autoreset_batch(self.env, count, device_axis=axis))
         key = jax.random.fold_in(run.key, run.iteration)
@@ -135,16 +136,6 @@ def learned_well(config: Any, learner: PyTree, learned: Mapping[str, Array]) -> 
     if "skipped" not in learned:
         return finite
     return finite & (learned["skipped"] < config.num_epochs * config.num_minibatches).all()
-
-
-def worlds_of_each(num_worlds: int, mesh: Mesh | None) -> int:
-    """How many worlds each device has."""
-    devices = 1 if mesh is None else mesh.devices.size
-    if num_worlds % devices:
-        raise ValueError(
-            f"num_worlds={num_worlds} cannot be shared by {devices} devices; use a multiple of that"
-        )
-    return num_worlds // devices
 
 
 def sharing(agent: Any, axis: str) -> Any:

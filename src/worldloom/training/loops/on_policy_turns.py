@@ -14,12 +14,12 @@ from jax.sharding import Mesh, PartitionSpec
 from worldloom.algos.on_policy import Rollout, shared_mean
 from worldloom.core import draws, stack
 from worldloom.core.memory import as_seen
-from worldloom.core.mesh import BATCH_AXIS, replicate
+from worldloom.core.mesh import BATCH_AXIS, replicate, share_of
 from worldloom.core.protocols import PureEnv
 from worldloom.core.rollout import play_turns
 from worldloom.core.transforms import batch, observe_all
 from worldloom.core.types import Array, Key, PyTree, RunState, Turn
-from worldloom.training.loops.on_policy import learned_well, of_all, sharing, worlds_of_each
+from worldloom.training.loops.on_policy import learned_well, of_all, sharing
 from worldloom.training.loops.summary import as_dict
 from worldloom.training.loops.turns import EpisodeLoop, alive
 
@@ -40,7 +40,7 @@ class OnPolicyTurnLoop(EpisodeLoop):
     def __post_init__(self):
         super().__post_init__()
         merged = self.share_parameters and not self.team_axis
-        worlds = worlds_of_each(self.num_worlds, self.mesh)
+        worlds = share_of(self.num_worlds, "num_worlds", self.mesh)
         if self.mesh is not None:
             sharing(self.agent, BATCH_AXIS)
         rows = worlds * (self.env.spec.num_agents if merged else 1)
@@ -81,7 +81,7 @@ class OnPolicyTurnLoop(EpisodeLoop):
     def _iterate(self, run: RunState) -> tuple[RunState, dict[str, Array]]:
         agent, env, axis = self.agent, self.worlds, None
         if self.mesh is not None:
-            axis, count = BATCH_AXIS, worlds_of_each(self.num_worlds, self.mesh)
+            axis, count = BATCH_AXIS, share_of(self.num_worlds, "num_worlds", self.mesh)
             agent, env = sharing(agent, axis), batch(self.observed, count, axis)
         key = jax.random.fold_in(run.key, run.iteration)
         reset_key, play_key, learn_key = draws.split(key, 3)
