@@ -12,13 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.arc_search import search
+from benchmarks.arc_search import search, solve, solve_by_programs
 from worldloom.suites.arc.environment import make_config as make_rules
 from worldloom.suites.arc.episodes import greedy_editor
 from worldloom.suites.arc.evaluate import ArcEvaluator, learned, random_object_agent
 from worldloom.suites.arc.generalising import SHOWN
 from worldloom.suites.arc.generators.drawing import HELD_OUT, TRAINED, generate
 from worldloom.suites.arc.problem import make_problem
+from worldloom.suites.arc.searching import Searching, SearchingEvaluator
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.suite import SUITE, generalise
 from worldloom.suites.arc.tasks import TaskSet
@@ -41,7 +42,8 @@ class Effort:
     updates_per_iteration: int = 24
     per_family: int = 4
     limit: int | None = None  # tasks of a set of others
-    search_seconds: float | None = None  # of a task; what the policy took where None
+    width: int = 16  # of the search for programs: those that grow side by side
+    search_seconds: float | None = None  # of brute force on a task; what the policy took where None
     families: tuple[str, ...] = TRAINED
     held_out: tuple[str, ...] = HELD_OUT
 
@@ -105,12 +107,20 @@ def join(sets: dict[str, TaskSet]) -> Joined:
 
 
 def played(
-    joined: Joined, agent: Any, agents: Any, key: Any, *, objects: bool, steps: int = STEPS
+    joined: Joined,
+    agent: Any,
+    agents: Any,
+    key: Any,
+    *,
+    objects: bool,
+    steps: int = STEPS,
+    searching: Searching | None = None,
 ) -> dict[str, dict[str, Any]]:
     """What an agent solves of each set's test pairs, with one submission an episode.
 
-    The first attempt is greedy, the second drawn. Compiling is not counted, and the processor
-    seconds are shared among sets by their pairs.
+    The first attempt is greedy, the second drawn; with a search they are those of two programs,
+    where it finds any. Compiling is not counted, and the processor seconds are shared among sets
+    by their pairs.
     """
     rules = make_rules(
         joined.tasks.buffer((joined.side, joined.side)),
@@ -120,12 +130,17 @@ def played(
         demonstrations=SHOWN if objects else 0,
     )
     evaluator = ArcEvaluator(joined.tasks, rules, agent)
+    if searching is not None:
+        evaluator = SearchingEvaluator(joined.tasks, rules, agent, 0, 1.0, searching)
     evaluator.batch = 64
     pairs = np.flatnonzero(evaluator.is_test)
     owner = joined.task_set[evaluator.task[pairs]]
     titles = [joined.tasks.ids[task] for task in evaluator.task[pairs]]
     kinds = np.array([title.split(": ")[1].rsplit("-", 1)[0] for title in titles])
-    evaluator.play(agents, pairs[:1], key, 0.0)
+    for explore in (0.0, 1.0):
+        evaluator.play(agents, pairs[:8], key, explore)
+    if isinstance(evaluator, SearchingEvaluator):
+        evaluator.forget()
     start = time.process_time()
     first, second = (evaluator.play(agents, pairs, key, explore)[0] for explore in (0.0, 1.0))
     spent = time.process_time() - start
@@ -187,6 +202,7 @@ def generalisation(effort: Effort, note: Callable[[str], None], raw: dict[str, A
         "tasks": {name: len(tasks) for name, tasks in sets.items()},
         "updates": effort.updates,
         "policy": {name: [] for name in sets},
+        "policy with search": {name: [] for name in sets},
         "train_cpu_seconds": [],
         "baselines": {},
     }
@@ -194,32 +210,55 @@ def generalisation(effort: Effort, note: Callable[[str], None], raw: dict[str, A
         trainer, seconds = learn(seed, effort, note)
         raw["train_cpu_seconds"].append(seconds)
         agent, agents = learned(trainer.act, objects=True), trainer.agents()
-        for name, row in played(joined, agent, agents, key, objects=True).items():
-            raw["policy"][name].append(row | {"seed": seed})
-            note(f"  seed {seed}, {name}: {row['pass_at_1']:.1%}, {row['pass_at_2']:.1%}")
+        searching = Searching(trainer.loop.agent, width=effort.width)
+        for kind, way in (("policy", None), ("policy with search", searching)):
+            rows = played(joined, agent, agents, key, objects=True, searching=way)
+            for name, row in rows.items():
+                raw[kind][name].append(row | {"seed": seed})
+                note(
+                    f"  seed {seed}, {kind}, {name}: {row['pass_at_1']:.1%}, {row['pass_at_2']:.1%}"
+                )
     baselines = raw["baselines"]
     baselines["random"] = played(joined, random_object_agent, (), key, objects=True)
     note("  random play: done")
     told = played(joined, editor, (), key, objects=False, steps=EDITOR_STEPS)
     baselines["greedy editor, told the answer"] = told
     note("  greedy editor: done")
-    # Equal processor time: a policy's training and play, over all that it was scored on.
-    spent = [row["cpu_seconds"] for rows in raw["policy"].values() for row in rows]
+    # Equal processor time: the policy's training, search and play, over all that it was scored on.
+    spent = [row["cpu_seconds"] for rows in raw["policy with search"].values() for row in rows]
     each = (sum(raw["train_cpu_seconds"]) + sum(spent)) / (len(joined.tasks) * len(effort.seeds))
     each = each if effort.search_seconds is None else effort.search_seconds
     raw["search_cpu_seconds_per_task"] = each
-    searched = baselines["brute-force search"] = {}
-    for name, tasks in sets.items():
-        first, second, seconds = search(tasks, each, joined.side)
-        row = searched[name] = rates(first, second, seconds)
-        note(f"  search, {name}: {row['pass_at_1']:.1%}, {row['pass_at_2']:.1%}")
+    languages = {"brute-force search": solve, "brute-force search of programs": solve_by_programs}
+    for title, solver in languages.items():
+        searched = baselines[title] = {}
+        for name, tasks in sets.items():
+            first, second, seconds = search(tasks, each, joined.side, solver)
+            row = searched[name] = rates(first, second, seconds)
+            note(f"  {title}, {name}: {row['pass_at_1']:.1%}, {row['pass_at_2']:.1%}")
+    for line in family_table(raw):
+        note(line)
+
+
+def family_table(raw: dict[str, Any]) -> list[str]:
+    """Test pairs solved by the first attempt in each family, without search and with it."""
+    lines = []
+    for name, rows in list(raw["policy"].items())[:GENERATED]:
+        lines.append(f"  {name}, by family: the policy, with search")
+        for kind in rows[0]["families"]:
+            alone, with_search = (
+                np.mean([row["families"][kind] for row in raw[way][name]])
+                for way in ("policy", "policy with search")
+            )
+            lines.append(f"    {kind}: {alone:.0%}, {with_search:.0%}")
+    return lines
 
 
 def ratios(raw: dict[str, Any]) -> dict[str, float]:
     """Test pairs solved by the first attempt, over seeds: what the bench's figures are."""
 
     def mean(name: str) -> float:
-        return float(np.mean([row["pass_at_1"] for row in raw["policy"][name]]))
+        return float(np.mean([row["pass_at_1"] for row in raw["policy with search"][name]]))
 
     return {
         "heldout_instances_solved": mean("new tasks of trained families"),

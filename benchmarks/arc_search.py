@@ -3,10 +3,13 @@
 An edit is an operation and a named selector (a colour, a component by size, a box, ...), so that
 the same sequence means something in every pair of a task. Sequences are grown from the one whose
 grids are most like the answers of the demonstrations; what solves all of these answers the test.
+
+Two languages: object edits alone, and the programs that a policy's search has, without a policy.
 """
 
 import heapq
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -18,6 +21,17 @@ import numpy as np
 from worldloom.suites.arc import planes, selectors
 from worldloom.suites.arc.environment import make_config, start_at, step_worlds
 from worldloom.suites.arc.operations import COPY_INPUT, NOWHERE, RESIZE, UP
+from worldloom.suites.arc.programs import TOKENS
+from worldloom.suites.arc.searching import KEPT as MOST_FOUND
+from worldloom.suites.arc.searching import (
+    Nodes,
+    Searching,
+    answer,
+    begin,
+    look,
+    without_answers,
+)
+from worldloom.suites.arc.searching import grow as grow_programs
 from worldloom.suites.arc.tasks import Task, TaskSet
 from worldloom.suites.arc.types import MaskAction, ObjectAction, TaskBuffer
 
@@ -26,6 +40,10 @@ ROOM = 16  # pairs of a task at most
 ANSWERS = 2  # of a task
 DEEPEST = 4  # edits of a sequence
 KEPT = 48  # of the sequences that one grows into
+LENGTH_COST = 0.1  # of an edit, in similarity
+
+# solve(task, seconds, side): what up to two sequences solve, of each its pairs; which are tests
+Solver = Callable[[Task, float, int], tuple[list[list[bool]], list[bool]]]
 
 
 def edits(num_operations: int, grid_shape: tuple[int, int]) -> np.ndarray:
@@ -108,7 +126,8 @@ def solve(task: Task, seconds: float, side: int) -> tuple[list[list[bool]], list
             for n in best:
                 if mean[n] >= 0.0:
                     grown = (*sequence, int(actions[n]))
-                    heapq.heappush(open_, (0.1 * len(grown) - mean[n], next(order), grown))
+                    priority = LENGTH_COST * len(grown) - float(mean[n])
+                    heapq.heappush(open_, (priority, next(order), grown))
     pairs = len(task.pairs)
     answers = []
     for sequence in found:
@@ -120,7 +139,58 @@ def solve(task: Task, seconds: float, side: int) -> tuple[list[list[bool]], list
     return answers, [index >= len(task.demos) for index in range(pairs)]
 
 
-def search(tasks: TaskSet, seconds: float, side: int) -> tuple[np.ndarray, np.ndarray, float]:
+# Every token is as likely, so that what a program costs is its length.
+BLIND = Searching(
+    None, width=KEPT, depth=DEEPEST, similarity=float(np.log(len(TOKENS))) / LENGTH_COST
+)
+
+
+def solve_by_programs(task: Task, seconds: float, side: int) -> tuple[list[list[bool]], list[bool]]:
+    """`solve` in the language of `worldloom.suites.arc.programs`."""
+    tasks = without_answers(padded_buffer(task, side))
+    began, order = time.process_time(), count()
+    view = _look(tasks)
+    first = _begin(view, tasks)
+    open_: list[tuple[float, int, int, Nodes]] = [(0.0, next(order), 0, first)]
+    found: list[np.ndarray] = []
+    while open_ and len(found) < ANSWERS and time.process_time() - began < seconds:
+        _, _, length, node = heapq.heappop(open_)
+        nodes, score, _, programs, log_prob = grow_programs(
+            BLIND,
+            (),
+            view,
+            node,
+            tasks,
+            jnp.int32(length),
+            jnp.zeros(1, jnp.uint32),
+            len(TOKENS),
+            KEPT,
+        )
+        found += list(np.asarray(programs)[np.isfinite(log_prob)])
+        if length + 1 < DEEPEST:
+            score, nodes = np.asarray(score), jax.device_get(nodes)
+            for n in np.flatnonzero(np.isfinite(score)):
+                own = jax.tree.map(lambda x, n=n: x[n : n + 1], nodes)
+                heapq.heappush(open_, (-float(score[n]), next(order), length + 1, own))
+    answered = answer(np.array(found[:MOST_FOUND]), tasks, 0)
+    answers = []
+    for grids, sizes, length in zip(*answered, strict=True):
+        if length:
+            right = [
+                np.array_equal(grid[:h, :w], pair.output)
+                for grid, (h, w), pair in zip(grids, sizes, task.tests, strict=True)
+            ]
+            answers.append([True] * len(task.demos) + right)
+    return answers, [index >= len(task.demos) for index in range(len(task.pairs))]
+
+
+_look = jax.jit(lambda tasks: look(BLIND, (), tasks, jnp.int32(0)))
+_begin = jax.jit(lambda view, tasks: begin(view, tasks, DEEPEST))
+
+
+def search(
+    tasks: TaskSet, seconds: float, side: int, solve: Solver = solve
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Which test pairs the first sequence found solves, which the second, and the time in all.
 
     seconds: of processor time for each task. Compiling is not counted.

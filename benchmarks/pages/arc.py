@@ -35,6 +35,7 @@ _RATES = {
 def sections(raw: Mapping[str, Any]) -> list[page.Part]:
     """The sections of a benchmark's page; those that were not measured are left out."""
     made = {"speed": _speed, "curve": _curve, "parts": _parts, "learning": _learning}
+    made |= {"generalisation": _generalisation}
     return [make(raw[name]) for name, make in made.items() if raw.get(name)]
 
 
@@ -274,3 +275,66 @@ def _whole(value: float) -> str:
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return [row.get(name) for row in rows]
+
+
+_AGENTS = ("policy", "policy with search")  # those that learn: a row for each seed
+
+
+def _generalisation(raw: Mapping[str, Any]) -> page.Part:
+    """What every agent solves of every set of tasks, means over seeds; and family by family."""
+    agents = {name: raw.get(name) or {} for name in _AGENTS}
+    baselines = raw.get("baselines") or {}
+    agents |= {
+        name: {title: [row] for title, row in rows.items()} for name, rows in baselines.items()
+    }
+    kinds = {
+        "pass_at_1": "pass@1, %",
+        "pass_at_2": "pass@2, %",
+        "solved_per_cpu_minute": "solved in a minute of processor time",
+    }
+    table = []
+    for name, sets in agents.items():
+        for title, rows in sets.items():
+            if rows:
+                means = [_mean(rows, kind) for kind in kinds]
+                shares = [_percent(mean) for mean in means[:2]]
+                table.append([title, name, len(rows), rows[0]["test_pairs"], *shares, means[2]])
+    if not table:
+        return ""
+    order = [*(raw.get("tasks") or {})]
+    table.sort(key=lambda row: order.index(row[0]) if row[0] in order else len(order))
+    head = ["tasks", "agent", "seeds", "test pairs", *kinds.values()]
+    cells = [[*row[:-1], None if row[-1] is None else number(row[-1])] for row in table]
+    seconds = raw.get("search_cpu_seconds_per_task")
+    spent = (
+        f"Brute force has {number(seconds)} s of processor time for a task, as much as the policy "
+    )
+    return page.section(
+        "Generalisation",
+        page.measured_table(head, cells),
+        *(_families(title, agents) for title in order[:2]),
+        text="" if seconds is None else f"{spent}with its training and its search.",
+    )
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], kind: str) -> float | None:
+    values = [row[kind] for row in rows if row.get(kind) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _families(title: str, agents: Mapping[str, Mapping[str, Any]]) -> page.Part:
+    """Test pairs solved by the first attempt in each family of a set."""
+    columns = {
+        name: [row["families"] for row in sets.get(title) or [] if row.get("families")]
+        for name, sets in agents.items()
+    }
+    columns = {name: rows for name, rows in columns.items() if rows}
+    if not columns:
+        return ""
+    names = list(next(iter(columns.values()))[0])
+    rows = [
+        [name, *(_percent(_mean(families, name)) for families in columns.values())]
+        for name in names
+    ]
+    head = [f"family, of {title}", *(f"{name}, pass@1 %" for name in columns)]
+    return page.measured_table(head, rows)

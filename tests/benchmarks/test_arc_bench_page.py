@@ -58,6 +58,16 @@ RESULT = {
             "timing": {"train_seconds": 139.0, "compile_seconds": 15.5, "steps": 2_457_600,
                        "steps_per_second": 17_600.0},
         },
+        "generalisation": {
+            "tasks": {"new": 2, "held-out": 1},
+            "search_cpu_seconds_per_task": 1.75,
+            "policy": {"new": [
+                {"test_pairs": 2, "pass_at_1": share, "pass_at_2": 0.5,
+                 "solved_per_cpu_minute": 3.5, "families": {"flip rows": share, "swap": 0.0}}
+                for share in (0.25, 0.75)]},
+            "baselines": {"brute-force search": {"held-out": {
+                "test_pairs": 1, "pass_at_1": 0.375, "pass_at_2": 0.625}}},
+        },
     },
 }  # fmt: skip
 TITLES = {
@@ -65,6 +75,7 @@ TITLES = {
     "curve": "More worlds",
     "parts": "What each choice is worth",
     "learning": "Learning",
+    "generalisation": "Generalisation",
 }
 
 
@@ -94,6 +105,8 @@ def test_the_page_has_a_chart_and_the_figures_of_every_section(tmp_path):
         "Worldloom, 1,024 worlds, boxes", "3,100,000", "1,550,000", "6,200,000", "7.25", "1.0.3",
         "Medians of 3 blocks", "steps & resets", "12,288,000", "4,096,000", "86.5", "110",
         "Recompilations in steady state: 0", "17 of 20", "pass@4", "97", "12.5", "2 of 3", "<b>",
+        "new policy 2 2 50 50 3.5", "held-out brute-force search 1 1 37.5 62.5", "1.75 s",
+        "flip rows 50", "swap 0",
     ):  # fmt: skip
         assert said in text, said
     lines = [div for div in body.iter("div") if div.get("class") == "plot"]

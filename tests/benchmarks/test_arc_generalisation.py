@@ -22,12 +22,21 @@ def test_sets_are_joined_in_order_under_names_of_their_own():
     assert joined.tasks.ids[1:3] == ("a: flip-rows-1", "b: flip-rows-0")
 
 
+def test_families_stand_in_a_table_without_search_and_with_it():
+    rows = [{"families": {"swap": share}} for share in (0.25, 0.75)]
+    sets = {"new": rows, "held-out": rows[:1], "mini-arc": []}
+    raw = {"policy": sets, "policy with search": sets}
+    assert table.family_table(raw)[1] == "    swap: 50%, 50%"
+    assert len(table.family_table(raw)) == 4
+
+
 @pytest.mark.slow
-def test_search_finds_short_sequences_and_no_long_ones():
+@pytest.mark.parametrize("solve", [arc_search.solve, arc_search.solve_by_programs])
+def test_search_finds_short_sequences_and_no_long_ones(solve):
     names = ("flip rows", "keep a colour", "crop to a colour", "mirror beside")
     tasks = generate(names, per_family=1, seed=4)
-    arc_search.solve(tasks[0], 1e-3, 10)  # compiles, which is not to count
-    found = [arc_search.solve(task, 4.0, 10) for task in tasks]
+    solve(tasks[0], 1e-3, 10)  # compiles, which is not to count
+    found = [solve(task, 4.0, 10) for task in tasks]
     for answers, tests in found[:3]:
         assert tests == [False, False, False, True]
         assert answers[0] == [True] * 4

@@ -8,10 +8,12 @@ import pytest
 from worldloom.suites.arc import make_config, selectors
 from worldloom.suites.arc.adapting import MOST_DEMONSTRATIONS, own_demonstrations
 from worldloom.suites.arc.environment import create_observation, start_at
+from worldloom.suites.arc.evaluate import ArcEvaluator
 from worldloom.suites.arc.generators.drawing import draw_examples, generate, to_buffer
 from worldloom.suites.arc.generators.grids import Level
 from worldloom.suites.arc.imitation import ImitationLoop, solve
 from worldloom.suites.arc.policy import DemonstrationPolicy, renaming
+from worldloom.suites.arc.problem import with_beam
 from worldloom.suites.arc.suite import SUITE, generalise
 from worldloom.training import run as runs
 from worldloom.training.config import make_config as make_settings
@@ -147,6 +149,7 @@ def test_what_is_adapted_to_are_the_demonstrations_alone():
         ({"world": {"max_steps": 5}}, "set world.max_steps=12"),
         ({"families": ("flop rows",)}, "no family 'flop rows'"),
         ({"algo": "ppo", "adapt": 1}, "adapt is for algo=bc"),
+        ({"algo": "ppo", "beam": 4}, "beam is for algo=bc"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(changes, words, tmp_path):
@@ -163,10 +166,14 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(changes, words, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algo", "adapt"),
-    [("bc", 0), pytest.param("bc", 1, marks=pytest.mark.nightly), ("ppo", 0)],
+    ("algo", "own"),
+    [
+        ("bc", {"beam": 2}),
+        pytest.param("bc", {"adapt": 1}, marks=pytest.mark.nightly),
+        ("ppo", {}),
+    ],
 )
-def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, adapt, tmp_path):
+def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, own, tmp_path):
     sizes = {
         "bc": {"batch_size": 12, "updates_per_iteration": 2, "learning_rate": 1e-3},
         "ppo": {"unroll_length": 2, "num_epochs": 1, "num_minibatches": 1, "anneal_updates": 2},
@@ -182,9 +189,8 @@ def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, adapt, tmp_path)
         "num_worlds": 4,
         "chunk": 1,
         "attempts": 1,
-        "adapt": adapt,
         algo: sizes[algo],
-    }
+    } | own
     config = make_settings(SUITE, preset | given)
     run = runs.train(SUITE, config, tmp_path / "run")
     assert run.evaluation.tests.sum() == 1
@@ -193,3 +199,14 @@ def test_a_run_on_generated_tasks_trains_scores_and_loads(algo, adapt, tmp_path)
     key = jax.random.key(0)
     again = loaded.evaluator(loaded.agents, key)
     np.testing.assert_array_equal(again.solved, run.evaluator(run.agents, key).solved)
+    if algo == "bc":
+        assert type(with_beam(loaded, 0)) is ArcEvaluator
+        assert with_beam(loaded, 3).searching.width == 3
+    else:
+        with pytest.raises(ValueError, match="beam is for runs of algo=bc"):
+            with_beam(loaded, 3)
+
+
+def test_a_run_either_adapts_or_searches():
+    with pytest.raises(ValueError, match="give one of the two"):
+        make_settings(SUITE, generalise() | {"env": "arc", "adapt": 1, "beam": 4})

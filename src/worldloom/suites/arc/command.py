@@ -99,6 +99,9 @@ class Scores(OneRun):
 
     attempts: int | None = None
     """Sampled attempts at every pair, for pass@k; by default as many as in training."""
+    beam: int | None = None
+    """Programs that grow side by side in the search before a test pair is played, 0 for no search;
+    by default as in training. For policies that cloned solutions of generated tasks."""
 
 
 @dataclass(kw_only=True)
@@ -286,8 +289,13 @@ def _load(args: OneRun) -> tuple[Any, Any]:
 
 def _scores(args: Scores) -> int:
     run, key = _load(args)
+    evaluator = run.evaluator
+    if args.beam is not None:
+        from worldloom.suites.arc.problem import with_beam
+
+        evaluator = with_beam(run, args.beam)
     console.phase("evaluating")
-    result = run.evaluator(run.agents, key, args.attempts)
+    result = evaluator(run.agents, key, args.attempts)
     rows = result.table()
     if args.json:
         summary = {"run": str(args.run), "steps": run.steps} | result.to_dict()

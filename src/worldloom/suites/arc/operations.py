@@ -123,11 +123,17 @@ def _either(mask: Array, a: Array, b: Array) -> Array:
 
 
 def edit(
-    canvas: Canvas, operation: Array, selection: Selection, pair: Array, tasks: TaskBuffer
+    canvas: Canvas,
+    operation: Array,
+    selection: Selection,
+    pair: Array,
+    tasks: TaskBuffer,
+    far: Array | int = 1,
 ) -> Canvas:
     """One operation (B,) on each of B worlds; `submit` and `undo` change nothing here.
 
-    The operations and selections must be valid; `pair` (B,) tells where the input is.
+    The operations and selections must be valid; `pair` (B,) tells where the input is, `far` how
+    many cells a move moves.
     """
     grid, clipboard = canvas.grid, canvas.clipboard
     words = grid.shape[-1]
@@ -158,8 +164,8 @@ def edit(
     # Where its top-left corner goes.
     down = (operation == DOWN).astype(jnp.int32) - (operation == UP)
     right = (operation == RIGHT).astype(jnp.int32) - (operation == LEFT)
-    top = jnp.where(has["to_origin"], 0, box.top + down)
-    left = jnp.where(has["to_origin"], 0, box.left + right)
+    top = jnp.where(has["to_origin"], 0, box.top + far * down)
+    left = jnp.where(has["to_origin"], 0, box.left + far * right)
     target = (top, left, has["flips_rows"], has["flips_columns"])
     moved = planes.place(source, origin, *target)
 

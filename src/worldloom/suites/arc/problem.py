@@ -50,6 +50,7 @@ from worldloom.suites.arc.generalising import (
 )
 from worldloom.suites.arc.generators.drawing import generate
 from worldloom.suites.arc.page import EPISODES_FILE, TASKS_FILE
+from worldloom.suites.arc.searching import Searching, SearchingEvaluator
 from worldloom.suites.arc.sources import load
 from worldloom.suites.arc.suite import TASKS, ArcSettings, NetworkSizes
 from worldloom.suites.arc.tasks import TaskSet, longest_side, read_tasks
@@ -90,8 +91,9 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         raise ValueError(
             f"arc: policy='demonstrations' learns by {', '.join(GENERALISE)}, not by {config.algo}"
         )
-    if settings.adapt and not imitates(config):
-        raise ValueError("arc: adapt is for algo=bc on generated tasks; leave it out")
+    for name in ("adapt", "beam"):
+        if getattr(settings, name) and not imitates(config):
+            raise ValueError(f"arc: {name} is for algo=bc on generated tasks; leave it out")
     # As much as in training where that is the agent's own business, else now and then.
     explore = 0.1 if config.algorithm.loop == "off_policy" else 1.0
 
@@ -100,6 +102,9 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         if settings.adapt:
             adapting = Adapting(trainer.loop.agent, settings.adapt)
             return AdaptingEvaluator(tasks, rules, agent, settings.attempts, explore, adapting)
+        if settings.beam:
+            searching = Searching(trainer.loop.agent, width=settings.beam)
+            return SearchingEvaluator(tasks, rules, agent, settings.attempts, explore, searching)
         return ArcEvaluator(tasks, rules, agent, settings.attempts, explore)
 
     networks = make_networks(settings.network, rules)
@@ -124,6 +129,15 @@ def make_problem(config: TrainConfig, folder: Path | None = None) -> Problem:
         hooks=[TaskTable()],
         pictures=[Episodes()],
     )
+
+
+def with_beam(run: Run, width: int) -> Any:
+    """A run's evaluator, with so many programs side by side in its search; 0: without search."""
+    if run.config.env != TASKS or not imitates(run.config):
+        raise ValueError("arc: beam is for runs of algo=bc on generated tasks; leave it out")
+    settings = replace(run.config.settings, beam=width, adapt=0)
+    problem = make_problem(replace(run.config, settings=settings), run.folder)
+    return problem.make_evaluator(run.trainer, run.config.eval_episodes)
 
 
 def film(run: Run, path: Path, seed: int = 0) -> Path:

@@ -100,14 +100,18 @@ class ArcSettings:
     per_family: int = 4  # generated tasks of each
     policy: Literal["points", "demonstrations"] = "points"  # the latter sees them, acts on objects
     adapt: int = 0  # rounds of learning from a task's own demonstrations before it is scored
+    beam: int = 0  # programs side by side in the search before a test pair is played; 0: no search
     copies: int = 0  # turned and recoloured copies of every task, to train on beside it
     attempts: int = 4  # sampled attempts at every pair in an evaluation, for pass@k; 0: none
     dataset: str = ""  # for bc: a folder of plays (`arc play`), or an npz file (`eval --record`)
     network: NetworkSizes = field(default_factory=NetworkSizes)
 
     def __post_init__(self):
-        least = {"copies": 0, "limit": 1, "max_size": 1, "attempts": 0, "per_family": 1, "adapt": 0}
+        least = {"copies": 0, "limit": 1, "max_size": 1, "attempts": 0, "per_family": 1}
+        least |= {"adapt": 0, "beam": 0}
         check_fields("arc", self, at_least=least, choices={"policy": ("points", "demonstrations")})
+        if self.adapt and self.beam:
+            raise ValueError(f"arc: adapt={self.adapt} and beam={self.beam}; give one of the two")
 
 
 UPDATE = 512 * 8  # steps of an update of PPO
