@@ -118,7 +118,7 @@ class BenchRobot:
 
 def command(argv: Sequence[str]) -> int:
     """The command line of `worldloom bench robot`; 0, or 1 if a section failed."""
-    about = "Measure the robot's engines, levels of training and learning; about three hours."
+    about = "Measure the robot's engines, levels of training and learning; about five hours."
     args = parse(BenchRobot, argv, "worldloom bench robot", about)
     for name in args.only:
         if name not in SECTIONS:

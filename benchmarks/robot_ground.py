@@ -63,7 +63,7 @@ def traversals(run: Run, episodes: int, horizon: int | None = None) -> tuple[Tra
     made, config = run.problem.env.base, run.config
     if not made.task.moves:
         raise ValueError(f"{run.folder} is a run of {made.task.name}, which goes nowhere")
-    rules = {"command": tuple(made.params.rules.command.tolist())}
+    rules: dict[str, Any] = {"command": tuple(made.params.rules.command.tolist())}
     other = world(
         task=config.settings.task,
         robot=config.settings.robot,

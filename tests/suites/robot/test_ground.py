@@ -1,5 +1,7 @@
 """Uneven ground: the same for all engines and libraries, and levels that follow from how far."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,17 @@ pytest.importorskip("mujoco")
 from worldloom.core.memory import WithMemory, remember
 from worldloom.core.transforms import as_pure, autoreset_batch
 from worldloom.suites.robot import ground as grounds
+from worldloom.suites.robot.drawing import drawings
 from worldloom.suites.robot.engines import LoopEngine
+from worldloom.suites.robot.evaluate import RobotEvaluator
 from worldloom.suites.robot.features import sensed
+from worldloom.suites.robot.gait_page import read_ground
 from worldloom.suites.robot.ground import KINDS, LEVELS, make_ground, next_lane
 from worldloom.suites.robot.loop import RobotLoop
 from worldloom.suites.robot.model import ASSETS, biped, load, mujoco
+from worldloom.suites.robot.recording import Recording
+from worldloom.suites.robot.replay import EARTH, replay
+from worldloom.suites.robot.shapes import ground_shape, moving_shapes
 from worldloom.suites.robot.types import Lane, Reading
 from worldloom.suites.robot.world import world
 
@@ -349,3 +357,74 @@ def test_a_robot_without_a_floor_is_told_so(tmp_path):
     with pytest.raises(ValueError, match="0 level planes"):
         load(tmp_path / "own.xml").on_ground("rough")
     assert biped().ground is None
+
+
+# Pictures ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recording(uneven):
+    """A robot that is carried along a lane of level 5, without forces."""
+    env, steps = uneven[0], 12
+    field, joints = env.robot.ground, env.robot.num_joints
+    lane = field.lane(np, np.int32(LEVELS), np.int32(KINDS.index("steps")))
+    qpos = np.tile(env.robot.home, (steps, 1))
+    qpos[:, :2] = field.starts[lane]
+    qpos[:, 0] += np.linspace(0.0, 2.0, steps)
+    qpos[:, 2] += field.at(np, field.mean, qpos[:, :2].astype(np.float32))
+    zero = np.zeros(steps)
+    return Recording(
+        qpos=qpos,
+        target=np.zeros((steps, joints)),
+        terms=np.zeros((steps, 1)),
+        velocity=zero,
+        command=zero,
+        contact=np.ones((steps, 2), bool),
+        names=("alive",),
+    )
+
+
+def test_films_and_replays_show_the_ground_under_the_robot(uneven, recording):
+    robot = uneven[0].robot
+    moving = moving_shapes(robot, recording.qpos)
+    level = moving_shapes(robot.flat, recording.qpos)
+    assert len(moving.shapes) == len(level.shapes), "the ground is no part of the robot"
+    uphill, plane = (
+        np.asarray(next(drawings(some, (200, 150), [8]))).astype(int) for some in (moving, level)
+    )
+    assert (np.abs(uphill - plane).max(-1) > 20).mean() > 0.02
+    shown = ground_shape(robot.ground, recording.qpos[:, :2], EARTH)
+    assert shown.mesh is not None
+    low, high = shown.mesh.vertices.min(0), shown.mesh.vertices.max(0)
+    assert (low[:2] < recording.qpos[:, :2].min(0)).all()
+    assert (high[:2] > recording.qpos[:, :2].max(0)).all()
+    page = replay(robot, recording)
+    assert '"uneven":true' in page
+    assert '"uneven":false' in replay(robot.flat, recording)
+    assert len(page) < 1_000_000
+
+
+def test_reports_say_who_gets_over_which_level(tmp_path):
+    rows = [
+        {"level": 1, "kind": kind, "episodes": 4, "traversed": 3, "fell": 1, "way": 4.5}
+        for kind in ("all", "rough")
+    ]
+    (tmp_path / "ground.json").write_text(json.dumps(rows))
+    assert read_ground(tmp_path) == (rows, [])
+    (tmp_path / "ground.json").write_text('[{"level": 1}]')
+    found, wrong = read_ground(tmp_path)
+    assert (found, len(wrong)) == ([], 1)
+    assert "ground.json cannot be read" in wrong[0]
+
+
+def test_traversals_are_counted_by_level_and_kind(uneven):
+    env, _ = uneven
+
+    def act(agents, obs, key, *, explore):
+        return jnp.zeros((obs.state.shape[0], env.robot.num_joints))
+
+    rows = RobotEvaluator(env, act, 8).traversals((), jax.random.key(0), levels=[2])
+    whole, *parts = rows
+    assert (whole.level, whole.kind, whole.episodes, whole.traversed) == (2, "all", 8, 0)
+    assert sum(row.episodes for row in parts) == 8
+    assert 0.0 <= whole.way < 0.5  # in a quarter of a second

@@ -428,9 +428,12 @@ def test_a_policy_as_onnx_does_what_the_runtime_does(walking, learner, tmp_path)
     assert np.abs(actions).max() > 0.1
 
 
-def test_a_steered_policy_sees_its_three_commands_and_a_clock_that_they_control(tmp_path):
+@pytest.mark.parametrize("history", [0, 3])
+def test_a_steered_policy_sees_its_three_commands_its_past_and_a_clock_that_they_control(
+    tmp_path, history
+):
     """Step by step what the world shows, while commands change and one is to stand."""
-    loop = RobotLoop(world(task="joystick", physics="c"), 1)
+    loop = RobotLoop(world(task="joystick", physics="c", history=history), 1)
     robots, random = loop.world, np.random.default_rng(0)
     size = robots.task.observation_size(robots.robot)[0]
     shape = ((size, 8), (8, 13))

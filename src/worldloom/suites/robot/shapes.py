@@ -66,14 +66,14 @@ def moving_shapes(robot: Robot, qpos: np.ndarray) -> MovingShapes:
     if not np.isfinite(qpos).all():
         first = int(np.flatnonzero(~np.isfinite(qpos).all(axis=1))[0])
         raise ValueError(f"qpos of frame {first} is not finite; cut the recording before it")
-    # The ground is no part of a robot; a height field of the model's own is.
-    kinds = engine.mjtGeom
-    hidden = [kinds.mjGEOM_PLANE, *([kinds.mjGEOM_HFIELD] if robot.ground is not None else [])]
+    # Uneven ground is no part of a robot; a height field of the model's own may be.
+    plane, field = engine.mjtGeom.mjGEOM_PLANE, engine.mjtGeom.mjGEOM_HFIELD
     geoms = [
         geom
         for geom in range(model.ngeom)
         if model.geom_group[geom] < VISIBLE_GROUPS
-        and not any(model.geom_type[geom] == kind for kind in hidden)
+        and model.geom_type[geom] != plane
+        and (robot.ground is None or model.geom_type[geom] != field)
         and _rgba(model, geom)[3] > 0.0
     ]
     mesh = cache(partial(mesh_of, model))  # many geoms may show one mesh

@@ -78,7 +78,7 @@ class Episode(struct.PyTreeNode):
     )
     feet: Array  # (..., 2, 3) where they were
     push: Push
-    past: Array = ()  # (..., history, 6 + 3 n) readings and actions before this step's
+    past: Array = ()  # (..., 1 + history, 6 + 3 n) what was seen, and done; of this step first
     lane: Any = ()  # a Lane, on uneven ground
 
 

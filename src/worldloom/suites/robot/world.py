@@ -236,7 +236,7 @@ class RobotWorld:
         readings = xp.stack([first, first], axis=-2).astype(np.float32)
         past = ()
         if self.task.history:
-            past = xp.stack([self._frame(first, still)] * self.task.history, axis=-2)
+            past = xp.stack([self._frame(first, still)] * (1 + self.task.history), axis=-2)
         state = state.replace(episode=episode.replace(readings=readings, past=past))
         obs = self.look(state)
         no, zero = xp.zeros_like(row, bool), xp.zeros_like(command[..., 0])
@@ -361,12 +361,12 @@ class RobotWorld:
             delay = state.domain.sensor_delay[..., None]
             old = xp.where(delay == 1, episode.readings[..., 0, :], episode.readings[..., 1, :])
             seen = xp.where(delay == 0, seen, old)
-        state = state.replace(episode=after)
-        obs = self._observe(state, force, facts, seen)
         if self.task.history:
             frame = self._frame(seen, action)[..., None, :]
-            past = xp.concatenate([frame, after.past[..., :-1, :]], axis=-2)
-            state = state.replace(episode=after.replace(past=past))
+            past = xp.concatenate([frame, episode.past[..., :-1, :]], axis=-2)
+            after = after.replace(past=past)
+        state = state.replace(episode=after)
+        obs = self._observe(state, force, facts, seen)
         info = Info(
             reading=reading,
             terms=terms,
@@ -417,8 +417,8 @@ class RobotWorld:
         known = xp.concatenate([episode.action, episode.command[..., asked], clock], axis=-1)
         policy = [seen * scales, known]
         if self.task.history:  # the last first
-            lead, size = episode.past.shape[:-2], math.prod(episode.past.shape[-2:])
-            policy.append(episode.past.reshape(*lead, size))
+            past = episode.past[..., 1:, :]
+            policy.append(past.reshape(*past.shape[:-2], math.prod(past.shape[-2:])))
         policy = xp.concatenate(policy, axis=-1)
         dynamics, delay = domain.dynamics, domain.action_delay + domain.sensor_delay
         world = (dynamics.friction - 1.0, dynamics.mass - 1.0, dynamics.strength - 1.0, delay)
