@@ -125,6 +125,9 @@ HUNT = "train treasurehunt"
         ("train --resume nowhere --preset original", "--preset and --config start a new run"),
         ("eval nowhere", "nowhere is not a run folder: it has no config.json"),
         ("export nowhere", "nowhere is not a run folder: it has no config.json"),
+        ("serve nowhere --no-token", "it has no manifest.json; `worldloom export RUN` writes one"),
+        ("data check nowhere.csv", "nowhere.csv: there is no such file; check the path"),
+        ("--hlep", "worldloom: no command '--hlep'; did you mean '--help'?"),
         (
             "report nowhere",
             "nowhere does not exist; name a run folder, a folder of runs, or a JSON file of",

@@ -103,7 +103,8 @@ def _run(args: list[str]) -> int:
     name, rest = args[0], [arg for arg in args[1:] if arg != QUIET]
     known = commands()
     if name not in known:
-        print(one_line(f"worldloom: no command {name!r}; {suggest(name, known)}"), file=sys.stderr)
+        hint = suggest(name, [*known, "--help", "--version"])
+        print(one_line(f"worldloom: no command {name!r}; {hint}"), file=sys.stderr)
         return 2
     if name not in LIGHT and (rest or name == "doctor") and HELP.isdisjoint(rest):
         console.phase("starting")

@@ -223,7 +223,10 @@ def read_bundle(
     try:
         manifest = json.loads(path.read_bytes())
     except OSError:
-        raise ValueError(f"{folder} is no bundle of a policy: it has no manifest.json") from None
+        raise ValueError(
+            f"{folder} is no bundle of a policy: it has no manifest.json; `worldloom export RUN` "
+            "writes one, RUN/bundle"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); export the policy again") from None
     given = manifest.get("kind") if isinstance(manifest, dict) else None

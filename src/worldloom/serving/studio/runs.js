@@ -25,17 +25,18 @@ export function matches(row, typed) {
 // What is shown unless somebody chooses, of known metrics; scores: the figure that is each run's
 // score, another than the mean where one agent wins what another loses and the sum is a constant.
 export function usualMetric(known, scores) {
-  const rivals = scores.filter(name => name !== "mean").map(name => `evaluation: ${name}`);
-  return [...rivals, "return", "evaluation: mean", ...known].find(name => known.has(name)) || "";
+  const rivals = scores.length && new Set(scores).size === 1 && scores[0] !== "mean";
+  const wanted = [rivals && `evaluation: ${scores[0]}`, "return", "evaluation: mean", ...known];
+  return wanted.find(name => known.has(name)) || "";
 }
 
 export function showRuns(main) {
-  let rows = [], open = null, chart = null, source = null, gone = false;
+  let rows = [], open = null, chart = null, source = null, gone = false, chosen = null;
   const ticked = new Map(), curves = new Map(); // run -> colour, run -> columns
   const filter = h("input", {className: "grow", id: "filter", type: "search", list: "settings",
     placeholder: "filter: a word, algo=ppo, seed=1, score>100", oninput: () => table()});
   const names = h("datalist", {id: "settings"});
-  const metric = h("select", {id: "metric", onchange: () => draw()});
+  const metric = h("select", {id: "metric", onchange: () => { chosen = metric.value; draw(); }});
   const over = h("select", {id: "over", onchange: () => draw()},
     h("option", {value: "steps"}, "steps"), h("option", {value: "seconds"}, "seconds"));
   const plot = h("div", {className: "chart", id: "curves"});
@@ -133,10 +134,9 @@ export function showRuns(main) {
         }
       }
     }
-    const wanted = metric.value;
     metric.replaceChildren(...[...known].map(name => h("option", {value: name}, name)));
     const scores = [...ticked.keys()].flatMap(run => Object.keys(curves.get(run)?.references || {}));
-    metric.value = known.has(wanted) ? wanted : usualMetric(known, scores);
+    metric.value = known.has(chosen) ? chosen : usualMetric(known, scores);
     const lines = [...ticked].map(([run, ink]) => {
       const {x = [], y = [], error} = column(run, metric.value);
       const at = x.map((_, i) => i).filter(i => x[i] !== null && y[i] !== undefined && y[i] !== null);

@@ -31,6 +31,8 @@ def read(source: str | Path, mapping: Path | ColumnMapping | None = None, **opti
         from worldloom.replay.dataset_csv import read_csv
         from worldloom.replay.dataset_parquet import read_parquet
 
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: there is no such file; check the path")
         if mapping is None:
             raise ValueError(
                 f"{path}: what its columns mean is not known; name a YAML file by --mapping"
