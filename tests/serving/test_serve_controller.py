@@ -98,6 +98,7 @@ def test_a_request_that_runs_out_of_time_gets_the_emergency_action(bundle, log, 
         late = await controller.act("a", usual(1)[0])  # is computed, but not in time
         queued = await controller.act("b", usual(1)[0])  # waits for that batch to end
         slow.let()
+        controller.limits = dataclasses.replace(controller.limits, deadline=60.0)
         again = await controller.act("a", usual(1)[0])
         metrics = controller.metrics.render(controller.gauges(None))
         return late, queued, again, metrics

@@ -122,7 +122,10 @@ class ActTexts:
         strange = self._drift.strange(obs)
         if not strange.any():
             return [[] for _ in strange]
-        return [[self._drift.names[j] for j in np.flatnonzero(row)] for row in strange]
+        found: list[list[str]] = [[] for _ in strange]
+        for row, signal in np.argwhere(strange).tolist():
+            found[row].append(self._drift.names[signal])
+        return found
 
 
 def texts(column: np.ndarray) -> list[bytes]:

@@ -44,6 +44,7 @@ from worldloom.serving.changes import (
     resolve,
     write_changes,
 )
+from worldloom.serving.deadlines import Deadlines
 from worldloom.serving.health import Loop, Recorder
 from worldloom.serving.journal import Journal
 from worldloom.serving.metrics import Metrics
@@ -90,6 +91,7 @@ class Controller:
         self._direct: dict[Plant, Settle] = {}  # and those of `act_now`
         self._loops: list[Loop] = []
         self._claim = threading.Lock()
+        self._deadlines = Deadlines(partial(self._expire, reason="deadline"))
         self._recorder = Recorder(journal, {"policy": bundle.digest})
         # A thread to compute batches, one to write them, one for what must not wait for a batch.
         names = ("batch", "write", "change")
@@ -352,20 +354,13 @@ class Controller:
         executed: np.ndarray | None = None,
     ) -> None:
         """Puts a plant's question where the next batch finds it; its deadline begins to run."""
-        loop = asyncio.get_running_loop()
         key = key_for(self._seed, plant.name, int(plant.memory["step"]))
         about: dict[str, Any] = {} if executed is None else {"executed": numbers(executed)}
         if idempotency_key is not None:
             about["idempotency_key"] = idempotency_key
         expires = arrived + self.limits.deadline
-
-        def settled(outcome: Outcome | Exception) -> None:
-            timer.cancel()
-            settle(outcome)
-
-        asked = Asked(plant, obs, key, plant.memory, plant.text, expires, about, settled, executed)
-        # For a time that is past already, uvloop gives a handle that knows no time: only cancel it.
-        timer = loop.call_at(expires, self._expire, asked, "deadline")
+        asked = Asked(plant, obs, key, plant.memory, plant.text, expires, about, settle, executed)
+        self._deadlines.add(asked)
         self._asked.append(asked)
         if not self._too_few():
             self._new_asked.set()
@@ -443,7 +438,7 @@ class Controller:
             return
         state = computed.margins, computed.memory["latched"]
         self.alarms.watch([asked.plant.name for asked in batch], *state, self.metrics.count)
-        if self._writing is not None:
+        if self._writing is not None and self._since is not None:  # to wait is a turn of the loop
             await asyncio.wait([self._writing])
         made = partial(write, computed, self._recorder, self._take)
         self._writing = loop.run_in_executor(self._writer, made)
@@ -464,6 +459,7 @@ class Controller:
         for asked, outcome in zip(batch, outcomes, strict=True):
             if outcome is not None:
                 asked.settle(outcome)
+        self._deadlines.forget()
         self.metrics.count("worldloom_batches_total", size=self.bundle.padded(len(batch)))
 
     # On record -----------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ _HEAD = re.compile(
     rb'(?:,"plant":"(' + PLANT.encode() + rb')")?'
 )
 _TAIL = re.compile(rb',"hash":"([0-9a-f]{64})"\}\n')
+# Made once: `json.dumps` makes one anew for every call that is not of its usual kind.
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _TAIL_SIZE = len(b',"hash":""}\n') + 64
 
 
@@ -91,7 +93,7 @@ def encode(
 
 def as_json(value: Any) -> bytes:
     """A value as JSON; one that is not finite has to be named (`numbers`)."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return _JSON.encode(value).encode()
 
 
 def as_line(record: Mapping[str, Any]) -> bytes:
