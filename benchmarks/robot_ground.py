@@ -16,6 +16,7 @@ import jax
 import worldloom
 from benchmarks.robot_learning import FINAL_RATE, TINY, TINY_STEPS, Curve, Deadline, command
 from benchmarks.robot_tracking import EVALUATIONS, STEPS_PER_MINUTE
+from worldloom.core.memory import carried, without_memory
 from worldloom.suites.robot.evaluate import RobotEvaluator, Traversed
 from worldloom.suites.robot.ground import JUDGED_LEVEL, LEVELS
 from worldloom.suites.robot.suite import STEPS_PER_UPDATE, SUITE
@@ -74,8 +75,15 @@ def traversals(run: Run, episodes: int, horizon: int | None = None) -> tuple[Tra
         horizon=horizon or int(made.params.rules.horizon),
         **rules,
     )
-    size = config.memory_size
-    evaluator = RobotEvaluator(other, run.trainer.act, episodes, memory_size=size)
+    # A critic that has learned on a flat floor was never shown the ground, which comes last.
+    shown = made.task.observation_size(made.robot)[1]
+
+    def act(agents: Any, obs: Any, key: Any, *, explore: float) -> Any:
+        seen = without_memory(obs)
+        seen = seen.replace(privileged_state=seen.privileged_state[..., :shown])
+        return run.trainer.act(agents, carried(seen, obs), key, explore=explore)
+
+    evaluator = RobotEvaluator(other, act, episodes, memory_size=config.memory_size)
     return evaluator.traversals(run.agents, jax.random.key(config.seed))
 
 
