@@ -273,7 +273,7 @@ def test_worlds_keep_their_own_levels_from_episode_to_episode(uneven):
     params = env.params.replace(rules=rules)
     for made in (as_pure(env), remember(env, 2)):
         worlds = autoreset_batch(made, WORLDS)
-        state, timestep = worlds.reset(jax.random.key(0), params)
+        state, timestep = jax.jit(worlds.reset)(jax.random.key(0), params)
         lane = base(state).episode.lane
         assert (lane.level == 2).all()
         # Two of them have come all their way, two have not moved; all are at the end of it.
@@ -318,7 +318,7 @@ def test_a_policy_sees_its_last_steps_and_at_first_the_first_of_them(uneven):
     env, _ = uneven
     n, size = env.robot.num_joints, 6 + 3 * env.robot.num_joints
     params, key = env.params, jax.random.key(0)
-    state, first = env.reset(key, params)
+    state, first = jax.jit(env.reset)(key, params)
     layout = dict(env.task.layout(env.robot))
     assert layout["history"] == 3 * size
     past = np.asarray(first.obs.state[-3 * size :]).reshape(3, size)
