@@ -288,6 +288,20 @@ def agents_markdown(result: Mapping[str, Any]) -> str:
     return "\n".join([*rows, "", f"{worlds}; measured {when(result, 'agents')}."])
 
 
+def cleanup_markdown(result: Mapping[str, Any]) -> str:
+    """Welfare in Clean Up, and how it is spread, by what agents learned from."""
+    measured = result["raw"]["cleanup"]
+    rows = ["| learned from | welfare, mean | of each seed | Gini |", "|---|---|---|---|"]
+    for rewards, welfare in measured["welfare"].items():
+        each = [row["welfare"] for row in measured["rows"] if row["rewards"] == rewards]
+        seeds = ", ".join(f"{x:.0f}" for x in each)
+        gini = measured["gini"][rewards]
+        spread = "-" if gini is None else f"{gini:.2f}"
+        rows.append(f"| {rewards} rewards | {welfare:.0f} | {seeds} | {spread} |")
+    random = f"Random play: {measured['rows'][0]['random_play']:.0f}"
+    return "\n".join([*rows, "", f"{random}; measured {when(result, 'cleanup')}."])
+
+
 def population_markdown(result: Mapping[str, Any]) -> str:
     """Scores of populations and of random searches at equal steps."""
     heads = ("world", "population", "random search", "random play", "ratio of what is gained")
@@ -426,6 +440,7 @@ def main(root: Path = Path(".")) -> int:
         tables["levels"] = levels_markdown(results["robot"])
     for suite, section, table in (
         ("grid", "agents", agents_markdown),
+        ("grid", "cleanup", cleanup_markdown),
         ("sweep", "population", population_markdown),
     ):
         if section in results.get(suite, {}).get("raw", {}):

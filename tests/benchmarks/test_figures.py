@@ -201,3 +201,15 @@ def test_agents_and_populations_are_shown_with_what_they_cost_and_gain():
     text = figures.population_markdown(result)
     assert "| `tag` | 6.0 (5.0 to 7.0) | 5.0 (4.0 to 6.0) | 1.0 | 1.250 |" in text
     assert "over 2 seeds" in text
+
+
+def test_welfare_in_cleanup_is_shown_with_its_spread():
+    rows = [
+        {"rewards": rewards, "welfare": welfare, "random_play": 17.6}
+        for rewards, welfare in (("selfish", 0.0), ("shared", 700.0), ("shared", 900.0))
+    ]
+    means = {"welfare": {"selfish": 0.0, "shared": 800.0}, "gini": {"selfish": None, "shared": 0.2}}
+    text = figures.cleanup_markdown(RESULT | {"raw": {"cleanup": {"rows": rows} | means}})
+    assert "| selfish rewards | 0 | 0 | - |" in text
+    assert "| shared rewards | 800 | 700, 900 | 0.20 |" in text
+    assert "Random play: 18" in text
