@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import shutil
 
 import numpy as np
@@ -241,6 +242,10 @@ def test_the_commands_tell_and_return_what_they_found(kept, log, bundle_folder, 
     assert "19 answers come out again bit for bit" in out
     assert "agrees, up to record 22" in out
     assert "all, 0 to 0" in out
+    assert out.split("next: ")[1].split("worldloom ")[1].split()[:2] == ["audit", "alarms"]
+    assert command(["verify", str(kept), str(bundle_folder)]) == 0
+    following = shlex.split(capsys.readouterr().out.split("next: ")[1])
+    assert following[-4:] == ["audit", "replay", str(kept), str(bundle_folder)]
     assert command(["verify", str(log)]) == 0
     assert "none: whether records were cut off at the end is not known" in capsys.readouterr().out
     log.write_bytes(kept.read_bytes().replace(b'"reason"', b'"raisin"').replace(b"0.1", b"0.2", 1))

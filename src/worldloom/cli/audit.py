@@ -99,7 +99,10 @@ def _verify(args: Verify) -> int:
 
         policy = read_policy(args.bundle)[0]["digest"]
     result = verify_log(args.log, policy=policy, head=args.head)
-    return _show(facts_of(result), args.json, f"{args.log}: every hash and every link holds")
+    code = _show(facts_of(result), args.json, f"{args.log}: every hash and every link holds")
+    if not (code or args.json or args.bundle is None):
+        console.next_steps(["audit", "replay", args.log, args.bundle])
+    return code
 
 
 def _replay(args: Replay) -> int:
@@ -116,7 +119,10 @@ def _replay(args: Replay) -> int:
     if result.problem is None and result.different:
         problem = f"{result.different} records do not come out again; {result.first}"
         facts |= {"problem": problem, "sound": False}
-    return _show(facts, args.json, f"{args.log}: {result.replayed} answers come out again {how}")
+    code = _show(facts, args.json, f"{args.log}: {result.replayed} answers come out again {how}")
+    if not (code or args.json):
+        console.next_steps(["audit", "alarms", args.log, args.bundle])
+    return code
 
 
 def _shadow(args: Shadow) -> int:
