@@ -213,3 +213,18 @@ def test_welfare_in_cleanup_is_shown_with_its_spread():
     assert "| selfish rewards | 0 | 0 | - |" in text
     assert "| shared rewards | 800 | 700, 900 | 0.20 |" in text
     assert "Random play: 18" in text
+
+
+def test_generalisation_stands_beside_all_baselines():
+    row = {"pass_at_1": 0.5, "pass_at_2": 0.75, "test_pairs": 8}
+    told = {"tasks": {"mini-arc": 8}, "search_cpu_seconds_per_task": 0.19}
+    told |= {
+        way: {"mini-arc": [row, row | {"pass_at_1": 0.7}]}
+        for way in ("policy", "policy with search")
+    }
+    told["baselines"] = {"brute-force search": {"mini-arc": row | {"pass_at_1": 0.25}}}
+    text = figures.generalisation_markdown(RESULT | {"raw": {"generalisation": told}})
+    assert "| policy with search | 60.0% (75.0%) |" in text
+    assert "| brute-force search | 25.0% (75.0%) |" in text
+    assert "over 2 seeds" in text
+    assert "0.19 s" in text

@@ -16,6 +16,8 @@ from worldloom.serving.export import export_bundle
 from worldloom.serving.journal import Journal
 from worldloom.serving.replay import replay_log
 
+pytestmark = pytest.mark.slow
+
 LOST = np.asarray([2.6, 10.0, -5.0], np.float32)  # beyond what any action brings back in time
 
 

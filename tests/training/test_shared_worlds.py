@@ -103,6 +103,7 @@ def is_here(name: str) -> bool:
     return needs is None or importlib.util.find_spec(needs) is not None
 
 
+@pytest.mark.slow
 def test_two_devices_train_what_one_trains():
     on_two_devices(*filter(is_here, FAST))
 
