@@ -181,6 +181,7 @@ def test_nothing_is_found_where_no_short_program_is():
     assert not searching.answer(found, blind(task), 0).lengths.any()
 
 
+@pytest.mark.slow
 def test_a_policy_says_which_of_the_programs_is_likelier(policy):
     net, params = policy
     task = planted(("flip rows: whole",))
@@ -191,6 +192,7 @@ def test_a_policy_says_which_of_the_programs_is_likelier(policy):
     assert np.exp(log_prob).sum() <= 1.0 + 1e-4
 
 
+@pytest.mark.slow
 def test_answers_of_tests_are_not_looked_at(policy):
     """With other answers, of other sizes too, search and play give the same grids."""
     net, params = policy
@@ -214,6 +216,7 @@ def test_answers_of_tests_are_not_looked_at(policy):
     assert not np.asarray(evaluator.blind.sizes)[pairs, 1].any()
 
 
+@pytest.mark.slow
 def test_demonstrations_are_played_and_never_searched(policy):
     net, params = policy
     tasks = TaskSet((planted(("fill 9: first row",)),))

@@ -127,6 +127,7 @@ def test_heights_are_told_above_the_ground_and_critics_see_what_lies_ahead(uneve
 # Engines -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_both_libraries_and_engines_tell_the_same_story_on_uneven_ground(uneven):
     env, loop = uneven
     random, advance, begin = np.random.default_rng(0), jax.jit(env.advance), jax.jit(env.begin)
@@ -266,6 +267,7 @@ def test_who_gets_far_climbs_and_who_does_not_comes_down(
         assert new.level >= 1  # anywhere but on the flat
 
 
+@pytest.mark.slow
 def test_worlds_keep_their_own_levels_from_episode_to_episode(uneven):
     """Inside of jit, with a memory beside: one that falls at once comes down, others stay."""
     env, _ = uneven
@@ -314,6 +316,7 @@ def test_an_episode_is_cut_short_at_the_edge_and_that_is_no_fall(uneven):
 # What is seen ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_policy_sees_its_last_steps_and_at_first_the_first_of_them(uneven):
     env, _ = uneven
     n, size = env.robot.num_joints, 6 + 3 * env.robot.num_joints

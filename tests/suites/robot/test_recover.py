@@ -47,6 +47,7 @@ def test_robots_begin_at_rest_on_their_front_and_on_their_back(recover):
     jax.tree.map(np.testing.assert_array_equal, starts, again)
 
 
+@pytest.mark.slow
 def test_all_of_the_robot_touches_the_ground_and_none_of_it_sinks(recover):
     assert TASKS["recover"].lies
     worlds, params = batch(recover, 16), recover.params
