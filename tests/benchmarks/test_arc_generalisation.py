@@ -40,5 +40,5 @@ def test_search_finds_short_sequences_and_no_long_ones(solve):
     for answers, tests in found[:3]:
         assert tests == [False, False, False, True]
         assert answers[0] == [True] * 4
-    # Five edits, one of them a resize, are out of its reach.
-    assert not any(all(answer) for answer in found[3][0])
+    if solve is arc_search.solve:  # five edits; in the language of programs they may be fewer
+        assert not any(all(answer) for answer in found[3][0])
