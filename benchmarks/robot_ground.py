@@ -14,49 +14,39 @@ from typing import Any
 import jax
 
 import worldloom
-from benchmarks.robot_learning import FINAL_RATE, TINY, TINY_STEPS, Curve, Deadline, command
-from benchmarks.robot_tracking import EVALUATIONS, STEPS_PER_MINUTE
+from benchmarks.robot_learning import (
+    EVALUATIONS,
+    FINAL_RATE,
+    TINY,
+    TINY_STEPS,
+    learned_within,
+    steps_within,
+)
 from worldloom.core.memory import carried, without_memory
-from worldloom.suites.robot.evaluate import RobotEvaluator, Traversed
+from worldloom.suites.robot.evaluate import RobotEvaluator
 from worldloom.suites.robot.ground import JUDGED_LEVEL, LEVELS
-from worldloom.suites.robot.suite import STEPS_PER_UPDATE, SUITE
+from worldloom.suites.robot.robustness import Traversed
+from worldloom.suites.robot.suite import SUITE
 from worldloom.suites.robot.world import world
 from worldloom.training.config import TrainConfig, make_config
-from worldloom.training.run import Run, train
+from worldloom.training.run import Run
 
 EPISODES = 64
 UNSEEN = 1000  # added to a seed: the ground that policies are judged on
 KIND = "mixed"
 
 
-def settings(ground: str, tiny: bool, steps: int) -> TrainConfig:
+def config(ground: str, tiny: bool, minutes: float) -> TrainConfig:
     """The defaults of `worldloom train biped`, on this ground, with a learning rate that falls."""
     given: dict[str, Any] = {"env": "biped", "world": {"ground": ground}}
     if tiny:
         given |= TINY | {"world": TINY["world"] | given["world"], "amp": {"weight": 0.0}}
-        steps = 2 * TINY_STEPS
+    steps = 2 * TINY_STEPS if tiny else steps_within(minutes)
     every = -(-steps // EVALUATIONS)
     usual = make_config(SUITE, given | {"steps": steps, "eval_every": every})
     updates = -(-usual.steps // (usual.num_worlds * usual.hyper.unroll_length))
     ppo = given.get("ppo", {}) | {"anneal_updates": updates, "final_learning_rate": FINAL_RATE}
     return make_config(SUITE, given | {"steps": steps, "eval_every": every, "ppo": ppo})
-
-
-def learned(
-    ground: str, minutes: float, folder: Path, note: Callable[[str], None], tiny: bool
-) -> dict[str, Any]:
-    """Trains a walk on this ground for so many minutes at most, in a folder of its own."""
-    steps = max(1, round(minutes * STEPS_PER_MINUTE / STEPS_PER_UPDATE)) * STEPS_PER_UPDATE
-    config = settings(ground, tiny, steps)
-    run = train(SUITE, config, folder, report=False, hooks=[Curve(note), Deadline(minutes)])
-    return {
-        "run": str(folder),
-        "command": command(config),
-        "minutes_at_most": minutes,
-        "steps": run.steps,
-        "seconds": run.train_seconds,
-        "out_of_time": run.interrupted,
-    }
 
 
 def traversals(run: Run, episodes: int, horizon: int | None = None) -> tuple[Traversed, ...]:
@@ -111,7 +101,9 @@ def ground(
             if folder is None:
                 stamp = f"bench-ground-{name}-{datetime.now():%Y%m%d-%H%M%S}"
                 folder = (Path(temporary) if tiny else Path("runs")) / stamp
-                part["training"] = learned(kind, minutes, folder, note, tiny)
+                part["training"] = learned_within(
+                    minutes, config(kind, tiny, minutes), folder, note
+                )
             run = worldloom.load(folder)
             rows = traversals(run, 4 if tiny else EPISODES, 20 if tiny else None)
             part |= {"policy": str(folder), "steps": run.steps}

@@ -14,7 +14,7 @@ import jax
 from worldloom.report.page import flat
 from worldloom.suites.robot.evaluate import RobotEvaluation
 from worldloom.suites.robot.problem import LADDER_KEY
-from worldloom.suites.robot.suite import READY, STYLE_WEIGHT, SUITE
+from worldloom.suites.robot.suite import READY, STEPS_PER_UPDATE, STYLE_WEIGHT, SUITE
 from worldloom.training.config import TrainConfig, make_config
 from worldloom.training.driver import EVALUATION_KEY, Hook
 from worldloom.training.run import Run, train
@@ -22,6 +22,10 @@ from worldloom.training.run import Run, train
 FALLS = 0.1  # of the episodes at most are survived where holding the home pose counts as falling
 GOOD = 0.9  # of the episodes, as fast as was asked and without a fall
 FINAL_RATE = 3e-5  # of learning, in the last update
+# Steps of training for a minute of time: fewer than two cores do, so that the learning rate comes
+# to its end before the time does.
+STEPS_PER_MINUTE = 50 * STEPS_PER_UPDATE
+EVALUATIONS = 6  # in the course of such a training
 KEPT = ("good", "survived", "error", "mean", "gait_distance")
 TINY: dict[str, Any] = {
     "num_worlds": 4,
@@ -101,6 +105,26 @@ class Deadline(Hook):
         late = time.perf_counter() > self._end and run.iteration < run.plan.total
         if late and threading.current_thread() is threading.main_thread():
             signal.raise_signal(signal.SIGINT)
+
+
+def learned_within(
+    minutes: float, config: TrainConfig, folder: Path, note: Callable[[str], None]
+) -> dict[str, Any]:
+    """Trains for so many minutes at most, in a folder of its own."""
+    run = train(SUITE, config, folder, report=False, hooks=[Curve(note), Deadline(minutes)])
+    return {
+        "run": str(folder),
+        "command": command(config),
+        "minutes_at_most": minutes,
+        "steps": run.steps,
+        "seconds": run.train_seconds,
+        "out_of_time": run.interrupted,
+    }
+
+
+def steps_within(minutes: float) -> int:
+    """Steps of training for so many minutes."""
+    return max(1, round(minutes * STEPS_PER_MINUTE / STEPS_PER_UPDATE)) * STEPS_PER_UPDATE
 
 
 def learn(

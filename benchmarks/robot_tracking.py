@@ -15,16 +15,11 @@ from typing import Any
 import numpy as np
 
 import worldloom
-from benchmarks.robot_learning import Curve, Deadline, command, settings
+from benchmarks.robot_learning import EVALUATIONS, learned_within, settings, steps_within
 from worldloom.serving import control_loop
-from worldloom.suites.robot.suite import STEPS_PER_UPDATE, SUITE
-from worldloom.training.run import train
+from worldloom.training.config import TrainConfig
 
 SECONDS = 20.0
-# Steps of training for a minute of time: fewer than two cores do, so that the learning rate comes
-# to its end before the time does.
-STEPS_PER_MINUTE = 50 * STEPS_PER_UPDATE
-EVALUATIONS = 6  # in the course of a training
 # Mean error over the greatest command of policies that MuJoCo Playground ships, none of which fell.
 PEERS = {"Apollo": 0.059, "Booster T1": 0.073, "Berkeley Humanoid": 0.103, "Unitree G1": 0.199}
 SOURCE = (
@@ -83,21 +78,10 @@ def scores(asked: np.ndarray, runs: Sequence[Mapping[str, Any]]) -> dict[str, An
     return result | {"speed_error": speed, "yaw_error": yaw, **shares, "error_share": mean}
 
 
-def learned(
-    minutes: float, folder: Path, note: Callable[[str], None], tiny: bool = False
-) -> dict[str, Any]:
-    """Trains a joystick policy for so many minutes at most, in a folder of its own."""
-    steps = max(1, round(minutes * STEPS_PER_MINUTE / STEPS_PER_UPDATE)) * STEPS_PER_UPDATE
-    config = settings("joystick", tiny, steps=steps, eval_every=-(-steps // EVALUATIONS))
-    run = train(SUITE, config, folder, report=False, hooks=[Curve(note), Deadline(minutes)])
-    return {
-        "run": str(folder),
-        "command": command(config),
-        "minutes_at_most": minutes,
-        "steps": run.steps,
-        "seconds": run.train_seconds,
-        "out_of_time": run.interrupted,
-    }
+def config(minutes: float, tiny: bool) -> TrainConfig:
+    """Of a joystick policy that is trained for so many minutes."""
+    steps = steps_within(minutes)
+    return settings("joystick", tiny, steps=steps, eval_every=-(-steps // EVALUATIONS))
 
 
 def tracking(
@@ -114,7 +98,7 @@ def tracking(
         if given is None:
             name = f"bench-joystick-{datetime.now():%Y%m%d-%H%M%S}"
             folder = (Path(temporary) if tiny else Path("runs")) / name
-            raw["training"] = learned(minutes, folder, note, tiny)
+            raw["training"] = learned_within(minutes, config(minutes, tiny), folder, note)
         else:
             folder = given
         raw["policy"] = str(folder)

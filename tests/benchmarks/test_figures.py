@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import figures, merge
+from benchmarks import figures, merge, tables
 
 ROOT = Path(__file__).parents[2]
 RESULT = {
@@ -70,9 +70,9 @@ def test_every_section_is_told_with_its_day_and_commit():
     first = {"date": "2030-01-03T00:00:00+00:00", "commit": "a" * 40 + "+changes"}
     result = RESULT | {"sections": ["speed", "steps", "ope"], "measured": {"ope": first}}
     ope = "2030-01-03 at aaaaaaa+changes"
-    assert figures.when(result) == f"speed, steps: 2030-01-02; ope: {ope}"
-    assert figures.when(result, "ope") == ope
-    assert figures.when(RESULT) == "2030-01-02"
+    assert tables.when(result) == f"speed, steps: 2030-01-02; ope: {ope}"
+    assert tables.when(result, "ope") == ope
+    assert tables.when(RESULT) == "2030-01-02"
 
 
 def part_of(section, **changes):
@@ -91,7 +91,7 @@ def test_a_section_measured_apart_joins_the_others_and_keeps_its_origin(tmp_path
     assert merged["ratios"] == RESULT["ratios"] | {"time_to_500_tuned": 2.0}
     assert merged["skipped"] == {}
     assert merged["measured"]["speed"]["command"] == "worldloom bench grid --only speed"
-    assert figures.when(merged) == "learning: 2030-01-02; speed: 2030-01-04 at bbbbbbb"
+    assert tables.when(merged) == "learning: 2030-01-02; speed: 2030-01-04 at bbbbbbb"
     assert whole["raw"]["speed"] == [1]
     paths = [tmp_path / "part.json", tmp_path / "whole.json"]
     for path, content in zip(paths, (part_of("speed"), whole), strict=True):
@@ -121,7 +121,7 @@ def test_scores_stand_beside_constants_loops_and_published_ones():
     rows = [{"algo": "best constant", "mean": 90.7, "how": "[-1.0], of 11"}, learned]
     raw = {"scores": [{"dataset": "simglucose"} | row for row in rows]}
     raw["published_scores"] = {"simglucose": {"bc": (75.1, 0.7), "cql": (11.0, 3.4)}}
-    text = figures.scores_markdown(RESULT | {"raw": raw})
+    text = tables.scores(RESULT | {"raw": raw})
     assert "| simglucose | best constant | 90.7 | - | [-1.0], of 11 |" in text
     assert "| simglucose | iql | 84.7 ± 0.7 | - | the paper's |" in text
     assert "The best published: simglucose bc 75.1 ± 0.7. Measured 2030-01-02." in text
@@ -137,7 +137,7 @@ def test_returns_of_plants_are_shown_bare_and_filtered_and_harm_is_counted():
     raw = {"plants": [common | row | safe for row in rows]}
     raw["plants"].append(common | rows[0] | {"quality": "random", "loops": None} | safe)
     raw["plants"][0] |= {"violated_bare": 0.1, "violated_filtered": 0.2}
-    text = figures.plants_markdown(RESULT | {"raw": raw})
+    text = tables.plants(RESULT | {"raw": raw})
     heads = "mean action | iql | mean action, filtered | iql, filtered |"
     assert f"| plant | data | logged | control loops | {heads}" in text
     assert "| water | medium | 10 | 12 | 8 | 20 | 8 | 18.9 |" in text
@@ -174,7 +174,7 @@ def test_modes_are_shown_with_their_parts():
         "date": "2030-01-02T03:04:05+00:00",
     }
     marks = "<!-- figures:modes -->\n{}<!-- /figures:modes -->"
-    text = figures.fill(marks.format("old\n"), "modes", figures.modes_markdown(result))
+    text = figures.fill(marks.format("old\n"), "modes", tables.modes(result))
     heads = "agents | mode | epochs/s | speed-up | epoch, ms | compile, s | memory, MB"
     assert f"| {heads} |\n| --- |" in text
     assert "| 4 | jax_fused | 0.81 | 2.51 | 1,230 | 3 | - |" in text
@@ -197,8 +197,8 @@ def test_agents_and_populations_are_shown_with_what_they_cost_and_gain():
         "ratio": 1.25,
     }
     result = RESULT | {"raw": {"agents": agents, "population": {"tag": found}}}
-    assert "| `ppo` | 64 | 160,000 | 18.1 | 475 | 3.8 |" in figures.agents_markdown(result)
-    text = figures.population_markdown(result)
+    assert "| `ppo` | 64 | 160,000 | 18.1 | 475 | 3.8 |" in tables.agents(result)
+    text = tables.population(result)
     assert "| `tag` | 6.0 (5.0 to 7.0) | 5.0 (4.0 to 6.0) | 1.0 | 1.250 |" in text
     assert "over 2 seeds" in text
 
@@ -209,7 +209,7 @@ def test_welfare_in_cleanup_is_shown_with_its_spread():
         for rewards, welfare in (("selfish", 0.0), ("shared", 700.0), ("shared", 900.0))
     ]
     means = {"welfare": {"selfish": 0.0, "shared": 800.0}, "gini": {"selfish": None, "shared": 0.2}}
-    text = figures.cleanup_markdown(RESULT | {"raw": {"cleanup": {"rows": rows} | means}})
+    text = tables.cleanup(RESULT | {"raw": {"cleanup": {"rows": rows} | means}})
     assert "| selfish rewards | 0 | 0 | - |" in text
     assert "| shared rewards | 800 | 700, 900 | 0.20 |" in text
     assert "Random play: 18" in text
@@ -223,7 +223,7 @@ def test_generalisation_stands_beside_all_baselines():
         for way in ("policy", "policy with search")
     }
     told["baselines"] = {"brute-force search": {"mini-arc": row | {"pass_at_1": 0.25}}}
-    text = figures.generalisation_markdown(RESULT | {"raw": {"generalisation": told}})
+    text = tables.generalisation(RESULT | {"raw": {"generalisation": told}})
     assert "| policy with search | 60.0% (75.0%) |" in text
     assert "| brute-force search | 25.0% (75.0%) |" in text
     assert "over 2 seeds" in text

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import figures
 from benchmarks import modes as compare
 from benchmarks import modes_memory as memory
 from benchmarks import modes_timing as modes
 from benchmarks import modes_work as work
 from benchmarks import processes as fresh
+from benchmarks import tables
 from benchmarks.modes_parts import PARTS, jax_parts, record_epoch
 from benchmarks.modes_work import changed
 from worldloom.suites.grid.problem import make_problem
@@ -254,7 +254,7 @@ def test_a_file_is_written_alone_and_its_figures_become_a_table(no_work, tmp_pat
     assert compare.command(["--agents", "2", "--modes", "jax_fused", "--out", str(path)]) == 0
     assert [file.name for file in path.parent.iterdir()] == ["modes.json"]
     assert f"written to {path}\n" in capsys.readouterr().out
-    table = figures.modes_markdown(json.loads(path.read_text()))
+    table = tables.modes(json.loads(path.read_text()))
     assert "| 2 | jax_fused |" in table
     assert "12 stratified levels" in table
     assert "256 random ones" in table

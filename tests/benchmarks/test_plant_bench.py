@@ -20,6 +20,7 @@ from benchmarks import (
     plant_serving_compared,
     plant_speed,
     plant_table,
+    tables,
 )
 from benchmarks.pages import plant as plant_bench
 from oracles.plant import DmsdLoop
@@ -286,7 +287,7 @@ def test_no_policy_that_was_measured_is_worse_off_behind_the_filter():
         which = (row["plant"], row["quality"], row["algo"])
         assert row["violated_filtered"] <= row["violated_bare"], which
         if row["violated_bare"] == 0.0:
-            least = row["return"] - figures.FILTER_LOSS * abs(row["return"])
+            least = row["return"] - tables.FILTER_LOSS * abs(row["return"])
             assert row["filtered"] >= least, which
 
 
@@ -396,8 +397,8 @@ def test_a_quick_run_writes_figures_and_a_page(tmp_path, monkeypatch, neorl2):
     assert row["loops"] > row["return"]
     assert {"return", "filtered", "violated_bare", "violated_filtered"} <= set(row)
     assert result["measured"].keys() == {"steps", "plants", "scores"}
-    assert "| dmsd | control loops |" in figures.scores_markdown(result)
-    assert "| water | medium |" in figures.plants_markdown(result)
+    assert "| dmsd | control loops |" in tables.scores(result)
+    assert "| water | medium |" in tables.plants(result)
     page = html.page("", plant_bench.sections(result["raw"]))
     for words in ("Steps of the plant", "Scores", "Plants and qualities"):
         assert words in page

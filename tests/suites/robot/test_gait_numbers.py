@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from worldloom.suites.robot import motion
-from worldloom.suites.robot.evaluate import DISTURBANCES, RobotEvaluation, RobotEvaluator
+from worldloom.suites.robot.evaluate import RobotEvaluation, RobotEvaluator
 from worldloom.suites.robot.forces import read_forces
 from worldloom.suites.robot.gait_numbers import NUMBERS, Steps, foot_gap, gait_numbers, servo_torque
 from worldloom.suites.robot.kinematics import synthesise
 from worldloom.suites.robot.mjcf import mujoco
 from worldloom.suites.robot.model import biped
+from worldloom.suites.robot.robustness import DISTURBANCES
 from worldloom.suites.robot.world import world
 
 

@@ -10,9 +10,9 @@ from worldloom.report import page
 from worldloom.report.page import Part
 from worldloom.report.plots import Series, line_chart
 from worldloom.report.runs import Run, is_number
-from worldloom.suites.robot.evaluate import WAY
 from worldloom.suites.robot.gait_numbers import NUMBERS
 from worldloom.suites.robot.ground import DOWN, UP
+from worldloom.suites.robot.robustness import WAY
 
 ROBUSTNESS, GROUND = "robustness.json", "ground.json"
 _WIDTH = "times the range of training with randomise 1"

@@ -14,7 +14,7 @@ from worldloom.report.page import Fact, Part
 from worldloom.report.plots import Bars, Series, bar_chart, line_chart, with_error
 from worldloom.report.run_page import GREEDY, TRAINING, percent, share_error, spread
 from worldloom.report.runs import Run, column, is_number, read_run
-from worldloom.suites.robot.evaluate import LOOSE, TOLERANCE, Rung
+from worldloom.suites.robot.evaluate import LOOSE, TOLERANCE
 from worldloom.suites.robot.gait_page import (
     gait,
     ground,
@@ -22,6 +22,7 @@ from worldloom.suites.robot.gait_page import (
     read_robustness,
     robustness,
 )
+from worldloom.suites.robot.robustness import Rung
 
 FILM, REPLAY, LADDER = "robot.gif", "replay.html", "ladder.json"
 _ENGINES = {"CEngine": "C engine", "MjxEngine": "MJX", "LoopEngine": "MuJoCo in a loop"}
